@@ -1,0 +1,1 @@
+"""The commands. Each is thin: it reads, calls one room, and prints."""

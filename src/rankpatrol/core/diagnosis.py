@@ -1,0 +1,33 @@
+"""The answer of `analysis`, in the words that CONTRACT fixes for `diagnosis.json` and `diagnose --json`."""
+
+from enum import StrEnum
+
+import msgspec
+
+from rankpatrol.core.records import ProcessId, Record
+
+
+class Certainty(StrEnum):
+    """How much stands behind a diagnosis. Only PROVED, or SUPPORTED after patience, is ever acted upon."""
+
+    PROVED = "proved"
+    SUPPORTED = "supported"
+    SUSPECTED = "suspected"
+
+
+class Diagnosis(Record, frozen=True, kw_only=True):
+    """Who the others wait for and why. `culprit_ranks` is None where nobody can be named; a benign wait fills `awaited_ranks`, without blame."""
+
+    verdict: str
+    cause: str
+    culprit_ranks: tuple[int, ...] | None = None
+    awaited_ranks: tuple[int, ...] | None = None
+    victim_ranks: tuple[int, ...] = ()
+    certainty: Certainty = Certainty.SUSPECTED
+    sentence: str
+    reasons_for: tuple[str, ...] = msgspec.field(name="for", default=())
+    reasons_against: tuple[str, ...] = msgspec.field(name="against", default=())
+    suggested: tuple[str, ...] = ()
+    process: ProcessId | None = None
+    file: str | None = None
+    file_offset_bytes: int | None = None

@@ -1,0 +1,125 @@
+"""What is seen of a job at one moment. Collectors fill it, `analysis` reads it, bundles keep it."""
+
+import msgspec
+
+from rankpatrol.core.records import Missing, ProcessId, Record
+
+
+class SystemCall(Record, frozen=True, tag="system_call"):
+    """The system call a thread is blocked in, from /proc/PID/syscall; `name` is "running" while it is in user space.
+
+    `path` is the file the call names or its descriptor leads to, where that could be read; `offset_bytes` is that descriptor's.
+    """
+
+    name: str
+    arguments: tuple[int, ...] = ()
+    path: str | None = None
+    offset_bytes: int | None = None
+
+
+class OpenFile(Record, frozen=True):
+    """One descriptor, from /proc/PID/fd and fdinfo."""
+
+    fd: int
+    path: str
+    offset_bytes: int
+
+
+class IoCounters(Record, frozen=True, tag="io"):
+    """Bytes a process moved through read and write calls (`_chars_`), and to or from storage, from /proc/PID/io."""
+
+    read_chars_bytes: int
+    written_chars_bytes: int
+    read_storage_bytes: int
+    written_storage_bytes: int
+
+
+class ProcessSample(Record, frozen=True, tag="process", kw_only=True):
+    """One process at one moment, from /proc alone. Switches and `main_thread_ticks` are the main thread's, the rest the whole process's."""
+
+    id: ProcessId
+    parent_pid: int
+    name: str
+    command: tuple[str, ...] | Missing
+    state: str
+    tracer_pid: int
+    wait_channel: str | Missing
+    system_call: SystemCall | Missing
+    cpu_ticks: int
+    main_thread_ticks: int
+    voluntary_switches: int
+    involuntary_switches: int
+    minor_faults: int
+    major_faults: int
+    resident_bytes: int
+    io: IoCounters | Missing
+    open_files: tuple[OpenFile, ...] | Missing
+    thread_names: tuple[str, ...]
+
+
+class Frame(Record, frozen=True):
+    """One Python frame."""
+
+    name: str
+    file: str
+    line: int
+
+
+class ThreadStack(Record, frozen=True, kw_only=True):
+    """One thread's Python frames, innermost first. `thread_id` is the kernel's."""
+
+    thread_id: int | None
+    name: str | None
+    active: bool
+    owns_gil: bool
+    frames: tuple[Frame, ...]
+
+
+class Stack(Record, frozen=True, tag="stack"):
+    """The Python stacks of all threads of one process."""
+
+    pid: int
+    threads: tuple[ThreadStack, ...]
+
+    def main_thread(self) -> ThreadStack | None:
+        """The thread whose kernel id is the pid, else the only one whose name says so."""
+        for thread in self.threads:
+            if thread.thread_id == self.pid:
+                return thread
+        named = [thread for thread in self.threads if thread.name == "MainThread"]
+        return named[0] if len(named) == 1 else None
+
+
+class LogSample(Record, frozen=True, tag="log"):
+    """One rank's log: its size, its last lines, and the highest step it has named so far."""
+
+    size_bytes: int
+    tail: tuple[str, ...]
+    step: int | None
+
+
+class RankSample(Record, frozen=True, kw_only=True):
+    """One rank at one moment: its process, every descendant, their stacks (by pid) and its log."""
+
+    rank: int
+    local_rank: int
+    node: str
+    shim_pid: int
+    pid: int
+    exit_status: int | None = None
+    process: ProcessSample | Missing
+    descendants: tuple[ProcessSample, ...] = ()
+    stack: Stack | Missing = Missing("no stack was taken in this round")
+    child_stacks: dict[int, Stack | Missing] = msgspec.field(default_factory=dict)
+    log: LogSample | Missing = Missing("no log was read in this round")
+
+
+class Snapshot(Record, frozen=True, kw_only=True):
+    """All ranks of one attempt at one moment. `at_mono_s` is this node's monotonic clock: never compared across nodes."""
+
+    job: str
+    attempt: int
+    at_mono_s: float
+    at_unix_s: float
+    world_size: int
+    ranks: tuple[RankSample, ...]

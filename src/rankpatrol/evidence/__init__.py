@@ -1,0 +1,1 @@
+"""The sealed bundle: captured, redacted, hashed and whole before anything is touched."""

@@ -1,0 +1,1 @@
+"""Whoever runs the job, spoken to by job id. One file each."""

@@ -1,0 +1,1 @@
+"""The few ways in which rankpatrol touches the machine: clock, commands, process identity and signals, atomic files."""

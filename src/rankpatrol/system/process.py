@@ -1,0 +1,56 @@
+"""Who a process is, and signals that reach exactly that one."""
+
+import functools
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rankpatrol.core.errors import ProcessChanged
+from rankpatrol.core.records import ProcessId
+
+
+@functools.cache
+def boot_id() -> str:
+    """This boot of the kernel: pids and start ticks mean nothing across two boots (random(4))."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def stat_fields(text: str) -> list[str]:
+    """The fields of a /proc/PID/stat line from `state` (field 3) on; the name before it may hold blanks and brackets."""
+    return text[text.rindex(")") + 2 :].split()
+
+
+def identify(pid: int) -> ProcessId | None:
+    """The process that wears this pid now, or None where there is none. A zombie counts: its pid is still taken."""
+    try:
+        fields = stat_fields(Path(f"/proc/{pid}/stat").read_text())
+    except (OSError, ValueError):
+        return None
+    return ProcessId(boot_id(), pid, int(fields[19]))
+
+
+@contextmanager
+def pinned(process: ProcessId) -> Iterator[int]:
+    """A pidfd of exactly this process. Raises ProcessChanged when it is gone or its pid is worn by another (pidfd_open(2))."""
+    try:
+        pidfd = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        raise ProcessChanged(f"process {process.pid} is gone") from None
+    try:
+        # Checked after the descriptor is open: from here on the number cannot be handed to another process unseen.
+        if identify(process.pid) != process:
+            raise ProcessChanged(f"pid {process.pid} belongs to another process now")
+        yield pidfd
+    finally:
+        os.close(pidfd)
+
+
+def send_signal(process: ProcessId, number: signal.Signals) -> None:
+    """Signal exactly this process. Raises ProcessChanged when it is no longer there."""
+    with pinned(process) as pidfd:
+        try:
+            signal.pidfd_send_signal(pidfd, number)
+        except ProcessLookupError:
+            raise ProcessChanged(f"process {process.pid} is gone") from None
