@@ -16,7 +16,7 @@ class Certainty(StrEnum):
 
 
 class Diagnosis(Record, frozen=True, kw_only=True):
-    """Who the others wait for and why. `culprit_ranks` is None where nobody can be named; a benign wait fills `awaited_ranks`, without blame."""
+    """Who the others wait for and why. `culprit_ranks` is None where nobody can be named; a benign wait fills `awaited_ranks`."""
 
     verdict: str
     cause: str
