@@ -19,7 +19,7 @@ class PatrolError(Exception):
     """Something rankpatrol can explain. Caught at the agent loop's edge (no action that cycle) and in the CLI (printed)."""
 
     help = "Run the command again with --help, or report this as a bug."
-    exit_code = ExitCode.UNKNOWN
+    exit_code: int = ExitCode.UNKNOWN
 
     def __init__(self, what: str, *, help: str | None = None) -> None:
         super().__init__(what)
