@@ -1,0 +1,18 @@
+"""The registry of causes: one small file a family. The first that recognises an awaited rank speaks for it."""
+
+from collections.abc import Callable
+
+from rankpatrol.analysis.causes import blocked, loader, spin, stopped, storage, working
+from rankpatrol.analysis.scene import Cause, Scene
+
+Explain = Callable[[Scene, int], Cause | None]
+
+# In order: what the kernel proves goes before what stacks suggest, work goes before blame, "blocked" takes what is left.
+REGISTRY: tuple[Explain, ...] = (
+    stopped.explain,
+    working.explain,
+    loader.explain,
+    storage.explain,
+    spin.explain,
+    blocked.explain,
+)

@@ -1,0 +1,28 @@
+"""A rank that works while the others wait: nobody's fault, and not to be ended."""
+
+from rankpatrol.analysis.kinds import WaitKind
+from rankpatrol.analysis.scene import Cause, Scene
+
+_CAUSES = {
+    WaitKind.CHECKPOINT: "checkpoint_io_slow",
+    WaitKind.COMPILE: "compile_or_jit",
+    WaitKind.DATA: "slow_input",
+    WaitKind.LOADING: "slow_input",
+}
+
+
+def explain(scene: Scene, rank: int) -> Cause | None:
+    """Speaks where the rank or a process below it got something done since the last look."""
+    done = scene.family_effort(rank)
+    if not done:
+        return None
+    wait = scene.waits[rank]
+    return Cause(
+        verdict="benign_wait",
+        cause=_CAUSES.get(wait.kind, "rank0_preprocessing" if rank == 0 else "none"),
+        rank=rank,
+        phrase=f"rank {rank} {wait.what} and gets on: {done[0]}",
+        lines=2,
+        reasons_for=done,
+        process=scene.process_of(rank),
+    )

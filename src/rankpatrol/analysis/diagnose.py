@@ -1,0 +1,98 @@
+"""From snapshots to the culprit and the cause: the one place that names anybody."""
+
+from collections import Counter
+
+from rankpatrol.analysis.causes import REGISTRY
+from rankpatrol.analysis.scene import Cause, Scene, say_ranks
+from rankpatrol.core.diagnosis import Certainty, Diagnosis
+from rankpatrol.core.snapshot import Snapshot
+
+
+def diagnose(history: tuple[Snapshot, ...]) -> Diagnosis:
+    """Who the others wait for and why, from one look or several of the same attempt (newest last). Raises ValueError for none.
+
+    The culprit is the rank that ends every chain of waits, never the first to report and never the odd one by count alone.
+    """
+    if not history:
+        raise ValueError("nothing was seen")
+    scene = Scene(history)
+    if gone := tuple(rank for rank, sample in scene.samples.items() if sample.exit_status is not None):
+        return _undetermined(scene, f"{say_ranks(gone)} has ended, so who waits for whom cannot be told from what is left")
+    if len(scene.samples) < scene.now.world_size:
+        return _undetermined(scene, f"only {len(scene.samples)} of {scene.now.world_size} ranks can be seen")
+    if not scene.victims:
+        return _undetermined(scene, "no rank waits for another: " + _crowd(scene))
+    if not scene.awaited and scene.unclear:
+        return _undetermined(scene, f"too little is known of {say_ranks(scene.unclear)} to name anybody: {_crowd(scene)}")
+    if not scene.awaited:
+        return _undetermined(scene, "all ranks wait for each other: " + _crowd(scene))
+    causes = [cause for rank in scene.awaited if (cause := _explain(scene, rank))]
+    return _combine(scene, causes) if causes else _undetermined(scene, f"{say_ranks(scene.awaited)} cannot be seen")
+
+
+def _explain(scene: Scene, rank: int) -> Cause | None:
+    return next((cause for explain in REGISTRY if (cause := explain(scene, rank))), None)
+
+
+def _combine(scene: Scene, causes: list[Cause]) -> Diagnosis:
+    """Several awaited ranks are one answer: while any of them works or may be working, nobody is blamed."""
+    for verdict in ("benign_wait", "undetermined"):
+        if any(cause.verdict == verdict for cause in causes):
+            return _diagnosis(scene, [cause for cause in causes if cause.verdict == verdict], causes)
+    return _diagnosis(scene, causes, causes)
+
+
+def _diagnosis(scene: Scene, leading: list[Cause], causes: list[Cause]) -> Diagnosis:
+    first = leading[0]
+    blamed = tuple(cause.rank for cause in causes) if first.verdict == "hang" else None
+    victims = scene.victims
+    phrases = "; ".join(cause.phrase for cause in leading)
+    it = "it" if len(scene.awaited) == 1 else "them"
+    return Diagnosis(
+        verdict=first.verdict,
+        cause=first.cause,
+        culprit_ranks=blamed,
+        awaited_ranks=scene.awaited if blamed is None else None,
+        victim_ranks=victims,
+        certainty=_certainty(scene, leading),
+        sentence=f"{phrases}; {say_ranks(victims)} wait{'s' if len(victims) == 1 else ''} for {it} in {_wait_words(scene)}",
+        reasons_for=(*(reason for cause in leading for reason in cause.reasons_for), _victims_reason(scene)),
+        reasons_against=(*(reason for cause in leading for reason in cause.reasons_against), *_doubts(scene)),
+        suggested=tuple(dict.fromkeys(advice for cause in leading for advice in cause.suggested)),
+        process=first.process.id if first.process else None,
+        file=first.file,
+        file_offset_bytes=first.file_offset_bytes,
+    )
+
+
+def _certainty(scene: Scene, leading: list[Cause]) -> Certainty:
+    """Supported needs the awaited rank's own evidence (two lines) and that of its victims' stacks."""
+    seen = not scene.unclear and all(scene.waits[rank].by_stack for rank in scene.victims)
+    return Certainty.SUPPORTED if seen and all(cause.lines >= 2 for cause in leading) else Certainty.SUSPECTED
+
+
+def _wait_words(scene: Scene) -> str:
+    """What the victims wait in, in the words of the most of them: `backward (all_reduce of DDP)`, `barrier`."""
+    words = Counter(scene.waits[rank].what.removeprefix("waits in ").removeprefix("waits for its peers in ") for rank in scene.victims)
+    return " or ".join(word for word, _ in words.most_common(2))
+
+
+def _victims_reason(scene: Scene) -> str:
+    return f"{len(scene.victims)} of {len(scene.samples)} ranks wait for a peer in {_wait_words(scene)}"
+
+
+def _doubts(scene: Scene) -> list[str]:
+    blind = tuple(rank for rank in scene.samples if not scene.waits[rank].by_stack)
+    return [f"no Python stack of {say_ranks(blind)} could be read: {scene.waits[blind[0]].what}"] if blind else []
+
+
+def _crowd(scene: Scene) -> str:
+    """The ranks by what they are at."""
+    groups: dict[str, list[int]] = {}
+    for rank, wait in scene.waits.items():
+        groups.setdefault(wait.what, []).append(rank)
+    return "; ".join(f"{say_ranks(tuple(ranks))} {what}" for what, ranks in groups.items())
+
+
+def _undetermined(scene: Scene, why: str) -> Diagnosis:
+    return Diagnosis(verdict="undetermined", cause="unknown", victim_ranks=scene.victims, sentence=why)
