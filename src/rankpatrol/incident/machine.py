@@ -1,0 +1,119 @@
+"""The life of one incident as a pure function: an event comes in, the next state and instructions go out.
+
+    suspect named → ALERTED → verdict → JUDGED → bundle sealed → SEALED → action ended → ACTED → attempt ended → CLOSED
+                       └ progress returned, or attempt ended → what was put aside is sealed → CLOSED
+
+It can be stopped after any step: the recorded events, replayed, give the same state and the instruction that is still open.
+"""
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from rankpatrol.core.diagnosis import Certainty
+from rankpatrol.incident.records import (
+    ActionEnded,
+    AttemptEnded,
+    BundleSealed,
+    CarryOut,
+    Close,
+    GiveVerdict,
+    IncidentEvent,
+    IncidentPolicy,
+    IncidentState,
+    Instruction,
+    ProgressReturned,
+    RaiseAlert,
+    SealEvidence,
+    SealFailed,
+    Stage,
+    SuspectNamed,
+    VerdictGiven,
+)
+
+# The job directory, then the run directory: whoever cannot seal in either does not act.
+SEAL_TRIES = 2
+Outcome = tuple[IncidentState | None, tuple[Instruction, ...]]
+
+
+def step(state: IncidentState | None, event: IncidentEvent, policy: IncidentPolicy) -> Outcome:
+    """The next state, and what is to be done now. An event that means nothing at this stage changes nothing."""
+    match event:
+        case SuspectNamed():
+            return _begin(state, event)
+        case _ if state is None or state.stage is Stage.CLOSED:
+            return state, ()
+        case VerdictGiven():
+            return _judge(state, event)
+        case BundleSealed():
+            return _sealed(state, event, policy)
+        case SealFailed():
+            return _seal_failed(state)
+        case ActionEnded():
+            return (replace(state, stage=Stage.ACTED), ()) if event.done and state.stage is Stage.SEALED else (state, ())
+        case ProgressReturned():
+            return _over(state, "recovered") if state.stage is not Stage.ACTED else (state, ())
+        case AttemptEnded():
+            return _over(state, "dismissed" if event.ordered and state.stage is not Stage.ACTED else "ended")
+
+
+def replay(events: Iterable[IncidentEvent], policy: IncidentPolicy) -> Outcome:
+    """The state after recorded events, and the instructions of the last one: what a restarted agent has to do (again)."""
+    state: IncidentState | None = None
+    pending: tuple[Instruction, ...] = ()
+    for event in events:
+        state, pending = step(state, event, policy)
+    return state, pending
+
+
+def may_act(state: IncidentState, policy: IncidentPolicy) -> bool:
+    """Only a hang that is proved or supported, and only where the policy says so."""
+    return policy.act and state.diagnosis.verdict == "hang" and state.diagnosis.certainty is not Certainty.SUSPECTED
+
+
+def _begin(state: IncidentState | None, event: SuspectNamed) -> Outcome:
+    if state is not None and state.stage is not Stage.CLOSED:
+        return state, ()
+    begun = IncidentState(
+        incident=event.incident,
+        attempt=event.attempt,
+        stage=Stage.ALERTED,
+        onset_unix_s=event.onset_unix_s,
+        diagnosis=event.diagnosis,
+    )
+    return begun, (RaiseAlert(),)
+
+
+def _judge(state: IncidentState, event: VerdictGiven) -> Outcome:
+    if state.stage is not Stage.ALERTED or state.closing:
+        return state, ()
+    judged = replace(state, stage=Stage.JUDGED, diagnosis=event.diagnosis, onset_unix_s=event.onset_unix_s)
+    return judged, (GiveVerdict(), SealEvidence(fresh=True))
+
+
+def _sealed(state: IncidentState, event: BundleSealed, policy: IncidentPolicy) -> Outcome:
+    if state.closing:
+        return replace(state, stage=Stage.CLOSED, bundle=event.path), (Close(how=state.closing),)
+    if state.stage is not Stage.JUDGED:
+        return state, ()
+    sealed = replace(state, stage=Stage.SEALED, bundle=event.path)
+    return sealed, (CarryOut(bundle=event.path),) if may_act(sealed, policy) else ()
+
+
+def _seal_failed(state: IncidentState) -> Outcome:
+    """Try once more in the other place; then close what is over, and leave what is judged untouched: no action without its bundle."""
+    failed = replace(state, seals_failed=state.seals_failed + 1)
+    if failed.seals_failed < SEAL_TRIES:
+        return failed, (SealEvidence(fresh=not failed.closing),)
+    if failed.closing:
+        return replace(failed, stage=Stage.CLOSED), (Close(how=failed.closing),)
+    return failed, ()
+
+
+def _over(state: IncidentState, how: str) -> Outcome:
+    """It ended by itself, or with its attempt: what is not sealed yet is sealed from what was put aside."""
+    if state.closing:
+        return state, ()
+    if state.stage in {Stage.SEALED, Stage.ACTED}:
+        return replace(state, stage=Stage.CLOSED), (Close(how=how),)
+    return replace(state, closing=how, seals_failed=0), (SealEvidence(fresh=False),)

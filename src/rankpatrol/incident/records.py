@@ -1,0 +1,112 @@
+"""What happens to an incident, what it is told to do, and what it remembers."""
+
+from enum import StrEnum
+
+from rankpatrol.core.diagnosis import Diagnosis
+from rankpatrol.core.records import Record
+
+
+class Stage(StrEnum):
+    """Where an incident is in its life. SUSPECTED lasts only while its alert is being raised."""
+
+    ALERTED = "alerted"
+    JUDGED = "judged"
+    SEALED = "sealed"
+    ACTED = "acted"
+    CLOSED = "closed"
+
+
+class SuspectNamed(Record, frozen=True, tag="suspect_named", kw_only=True):
+    """The judge names a suspect: an incident begins."""
+
+    incident: int
+    attempt: int
+    onset_unix_s: float
+    diagnosis: Diagnosis
+
+
+class VerdictGiven(Record, frozen=True, tag="verdict_given", kw_only=True):
+    """The judge's patience is over."""
+
+    onset_unix_s: float
+    diagnosis: Diagnosis
+
+
+class BundleSealed(Record, frozen=True, tag="bundle_sealed", kw_only=True):
+    """The evidence is sealed at this path."""
+
+    path: str
+
+
+class SealFailed(Record, frozen=True, tag="seal_failed", kw_only=True):
+    """The evidence could not be sealed."""
+
+    why: str
+
+
+class ActionEnded(Record, frozen=True, tag="action_ended", kw_only=True):
+    """The plan was carried out, or was not, and why."""
+
+    done: bool
+    why: str = ""
+
+
+class ProgressReturned(Record, frozen=True, tag="progress_returned", kw_only=True):
+    """Every rank stirs again."""
+
+
+class AttemptEnded(Record, frozen=True, tag="attempt_ended", kw_only=True):
+    """The attempt is over. `ordered`: a user or a scheduler asked for it."""
+
+    ordered: bool
+
+
+IncidentEvent = SuspectNamed | VerdictGiven | BundleSealed | SealFailed | ActionEnded | ProgressReturned | AttemptEnded
+
+
+class RaiseAlert(Record, frozen=True, tag="raise_alert"):
+    """Tell people of the suspect, and put the evidence of this moment aside."""
+
+
+class GiveVerdict(Record, frozen=True, tag="give_verdict"):
+    """Tell people the verdict."""
+
+
+class SealEvidence(Record, frozen=True, tag="seal_evidence", kw_only=True):
+    """Seal the bundle: from a fresh capture, or (the ranks being gone or well again) from what was put aside at the alert."""
+
+    fresh: bool
+
+
+class CarryOut(Record, frozen=True, tag="carry_out", kw_only=True):
+    """Plan and execute the recovery, with the sealed bundle as its proof."""
+
+    bundle: str
+
+
+class Close(Record, frozen=True, tag="close", kw_only=True):
+    """The incident is over: recovered, ended, requeued or dismissed (CONTRACT)."""
+
+    how: str
+
+
+Instruction = RaiseAlert | GiveVerdict | SealEvidence | CarryOut | Close
+
+
+class IncidentPolicy(Record, frozen=True, kw_only=True):
+    """Whether a sealed verdict is acted upon."""
+
+    act: bool
+
+
+class IncidentState(Record, frozen=True, kw_only=True):
+    """One incident. `closing` waits for the seal of evidence that was put aside."""
+
+    incident: int
+    attempt: int
+    stage: Stage
+    onset_unix_s: float
+    diagnosis: Diagnosis
+    bundle: str | None = None
+    closing: str | None = None
+    seals_failed: int = 0

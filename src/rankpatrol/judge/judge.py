@@ -1,0 +1,133 @@
+"""The judge keeps time: who stands still for how long, whether looks agree, and when patience is over."""
+
+import msgspec
+
+from rankpatrol.core.diagnosis import Certainty, Diagnosis
+from rankpatrol.judge.records import (
+    AttemptBegan,
+    Event,
+    Finding,
+    Judged,
+    JudgeState,
+    LookCloser,
+    Looked,
+    Observed,
+    Policy,
+    RankActivity,
+    Resumed,
+    Seen,
+    Suspected,
+)
+
+# A rank that waits for its loader wakes once in 5 s, a stopped one never; one that trains switches many times a second.
+_STIRRED_SWITCHES = 3
+
+
+def step(state: JudgeState, event: Event, policy: Policy) -> tuple[JudgeState, tuple[Finding, ...]]:
+    """The next state, and what is to be said. A restart of the training forgets everything."""
+    match event:
+        case AttemptBegan():
+            return JudgeState(world_size=event.world_size, step_at_s=event.at_s), ()
+        case Observed():
+            return _observe(_learn(state, event), event.at_s, policy)
+        case Looked():
+            return _weigh(state, event, policy)
+
+
+def stirred(before: RankActivity, after: RankActivity) -> bool:
+    """True where the main thread did more in a second than wake from a wait. Log bytes do not count: a heartbeat thread writes them too."""
+    if after.ended:
+        return True
+    ticks = after.main_thread_ticks - before.main_thread_ticks
+    return ticks >= 1 or after.switches - before.switches >= _STIRRED_SWITCHES or after.joined != before.joined
+
+
+def _learn(state: JudgeState, event: Observed) -> JudgeState:
+    seen = dict(state.seen)
+    for activity in event.ranks:
+        before = seen.get(activity.rank)
+        stirs = before is None or stirred(before.activity, activity)
+        seen[activity.rank] = Seen(activity=activity, stirred_at_s=event.at_s if stirs or before is None else before.stirred_at_s)
+    best = max((activity.step for activity in event.ranks if activity.step is not None), default=None)
+    advanced = best is not None and (state.step is None or best > state.step)
+    return msgspec.structs.replace(
+        state, seen=seen, step=best if advanced else state.step, step_at_s=event.at_s if advanced else state.step_at_s
+    )
+
+
+def _observe(state: JudgeState, at_s: float, policy: Policy) -> tuple[JudgeState, tuple[Finding, ...]]:
+    still = _still(state, at_s, policy)
+    if not still:
+        return _calm(state), (Resumed(at_s=at_s),) if state.suspected else ()
+    every_s = policy.watch_every_s if state.suspected else policy.look_every_s
+    if state.looked_at_s is not None and at_s - state.looked_at_s < every_s:
+        return state, ()
+    longest = max(still, key=lambda seen: at_s - seen.stirred_at_s)
+    why = f"rank {longest.activity.rank} has not stirred for {at_s - longest.stirred_at_s:.0f} s"
+    return msgspec.structs.replace(state, looked_at_s=at_s), (LookCloser(why=why),)
+
+
+def _still(state: JudgeState, at_s: float, policy: Policy) -> tuple[Seen, ...]:
+    """Ranks that stand still beyond their budget; none while steps go on, ranks are missing or ended, or somebody debugs the job."""
+    activities = [seen.activity for seen in state.seen.values()]
+    if len(activities) < state.world_size or any(activity.ended or activity.traced for activity in activities):
+        return ()
+    if all(activity.stopped for activity in activities):
+        return ()  # suspended as a whole, by a scheduler or a user
+    joined = all(activity.joined for activity in activities)
+    budget_s = policy.still_budget_s if joined else policy.starting_budget_s
+    if state.step is not None and at_s - state.step_at_s < budget_s:
+        return ()
+    return tuple(seen for seen in state.seen.values() if at_s - seen.stirred_at_s >= budget_s)
+
+
+def _calm(state: JudgeState) -> JudgeState:
+    return msgspec.structs.replace(state, looked_at_s=None, agreeing=(), worked_at_s=None, suspected=False, judged=False)
+
+
+def _weigh(state: JudgeState, event: Looked, policy: Policy) -> tuple[JudgeState, tuple[Finding, ...]]:
+    diagnosis = event.diagnosis
+    if state.looked_at_s is None:
+        return state, ()  # it began to move again while we looked
+    if diagnosis.verdict != "hang":
+        state = msgspec.structs.replace(state, worked_at_s=event.at_s)
+    agreeing = (*state.agreeing, diagnosis) if _agree(state.agreeing, diagnosis) else (diagnosis,)
+    state = msgspec.structs.replace(state, agreeing=agreeing[-policy.agreeing_looks :])
+    if len(state.agreeing) < policy.agreeing_looks or _named(diagnosis) is None:
+        return state, ()
+    onset_s = _onset(state, diagnosis)
+    findings: list[Finding] = []
+    if not state.suspected:
+        findings.append(Suspected(onset_s=onset_s, diagnosis=diagnosis))
+    if not state.judged and _is_hang(state, event, onset_s, policy):
+        findings.append(Judged(onset_s=onset_s, diagnosis=diagnosis))
+    judged = state.judged or any(isinstance(finding, Judged) for finding in findings)
+    return msgspec.structs.replace(state, suspected=True, judged=judged), tuple(findings)
+
+
+def _named(diagnosis: Diagnosis) -> tuple[int, ...] | None:
+    return diagnosis.culprit_ranks or diagnosis.awaited_ranks
+
+
+def _agree(earlier: tuple[Diagnosis, ...], diagnosis: Diagnosis) -> bool:
+    return bool(earlier) and (earlier[-1].cause, _named(earlier[-1])) == (diagnosis.cause, _named(diagnosis))
+
+
+def _onset(state: JudgeState, diagnosis: Diagnosis) -> float:
+    """The latest sign of progress of those who are named; a busy one still stirs, so its victims' last stir stands for it."""
+    named = [state.seen[rank] for rank in _named(diagnosis) or () if rank in state.seen]
+    victims = [state.seen[rank] for rank in diagnosis.victim_ranks if rank in state.seen]
+    latest = max((seen.stirred_at_s for seen in named), default=0.0)
+    first_victim = min((seen.stirred_at_s for seen in victims), default=latest)
+    return min(latest, first_victim) if diagnosis.cause == "spin" else latest
+
+
+def _is_hang(state: JudgeState, event: Looked, onset_s: float, policy: Policy) -> bool:
+    """Patience counts from the last work of whoever is awaited; what is only suspected is never judged."""
+    diagnosis = event.diagnosis
+    if diagnosis.verdict != "hang" or diagnosis.certainty is Certainty.SUSPECTED:
+        return False
+    if diagnosis.certainty is Certainty.PROVED:
+        return True
+    quiet_since_s = onset_s if state.worked_at_s is None else max(onset_s, state.worked_at_s)
+    return event.at_s - quiet_since_s >= policy.patience_s

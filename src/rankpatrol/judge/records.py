@@ -1,0 +1,109 @@
+"""What the judge is told, what it remembers, and what it says."""
+
+import msgspec
+
+from rankpatrol.core.diagnosis import Diagnosis
+from rankpatrol.core.records import Record
+
+
+class Policy(Record, frozen=True, kw_only=True):
+    """How long is too long. Fixed budgets, until they are learned per phase."""
+
+    patience_s: float = 180.0
+    # A step of the test trainings takes 0.2 s and a slow one seconds; a rank that does not even stir for this long is looked at.
+    still_budget_s: float = 5.0
+    # Imports and the rendezvous of many ranks: 32 gloo ranks take 31 s on two cores.
+    starting_budget_s: float = 60.0
+    # Between two looks while something is odd, and once the suspect is named.
+    look_every_s: float = 2.0
+    watch_every_s: float = 5.0
+    # A suspect is named after this many looks that agree.
+    agreeing_looks: int = 2
+
+
+class RankActivity(Record, frozen=True, kw_only=True):
+    """The light facts of one rank, once a second. `joined`: it is a member of a process group, so no longer starting."""
+
+    rank: int
+    ended: bool
+    joined: bool
+    traced: bool
+    stopped: bool
+    main_thread_ticks: int
+    switches: int
+    step: int | None
+
+
+class AttemptBegan(Record, frozen=True, tag="attempt_began", kw_only=True):
+    """A new attempt: everything known of the last one is forgotten."""
+
+    at_s: float
+    attempt: int
+    world_size: int
+
+
+class Observed(Record, frozen=True, tag="observed", kw_only=True):
+    """One light round over all ranks."""
+
+    at_s: float
+    ranks: tuple[RankActivity, ...]
+
+
+class Looked(Record, frozen=True, tag="looked", kw_only=True):
+    """One close round: what the analysis said of the stacks."""
+
+    at_s: float
+    diagnosis: Diagnosis
+
+
+Event = AttemptBegan | Observed | Looked
+
+
+class LookCloser(Record, frozen=True, tag="look_closer", kw_only=True):
+    """A signal: take stacks now."""
+
+    why: str
+
+
+class Suspected(Record, frozen=True, tag="suspected", kw_only=True):
+    """A suspect is named by looks that agree. `onset_s` is the suspect's last sign of progress, on the judge's clock."""
+
+    onset_s: float
+    diagnosis: Diagnosis
+
+
+class Judged(Record, frozen=True, tag="judged", kw_only=True):
+    """A verdict: nothing of whoever is awaited worked for the policy's patience, or it is proved that it cannot end."""
+
+    onset_s: float
+    diagnosis: Diagnosis
+
+
+class Resumed(Record, frozen=True, tag="resumed", kw_only=True):
+    """Every rank stirs again: whatever was suspected has ended by itself."""
+
+    at_s: float
+
+
+Finding = LookCloser | Suspected | Judged | Resumed
+
+
+class Seen(Record, frozen=True, kw_only=True):
+    """The last activity of a rank and when it last stirred."""
+
+    activity: RankActivity
+    stirred_at_s: float
+
+
+class JudgeState(Record, frozen=True, kw_only=True):
+    """All the judge remembers of the attempt."""
+
+    world_size: int = 0
+    seen: dict[int, Seen] = msgspec.field(default_factory=dict)
+    step_at_s: float = 0.0
+    step: int | None = None
+    looked_at_s: float | None = None
+    agreeing: tuple[Diagnosis, ...] = ()
+    worked_at_s: float | None = None
+    suspected: bool = False
+    judged: bool = False
