@@ -1,0 +1,5 @@
+"""Entry: `python -m rankpatrol`."""
+
+from rankpatrol.cli.main import main
+
+main()

@@ -1,0 +1,56 @@
+"""Entry: `python -m rankpatrol.agent JOBDIR`. Ends with the job; started again, it goes on."""
+
+import contextlib
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+
+from rankpatrol.agent.agent import Agent
+from rankpatrol.agent.voice import stderr_voice
+from rankpatrol.core.errors import PatrolError
+from rankpatrol.journal import read_events
+from rankpatrol.launch.rundir import JobSpec, RunDir
+from rankpatrol.system.clock import SystemClock
+
+_ROUND_S = 1.0
+# Close to the end of an attempt and of the job a second is long: the run directory is read more often than the ranks.
+_GLANCE_S = 0.25
+
+
+def main(job_dir: Path) -> int:
+    """Patrol one job to its end. Any error of a cycle is told, and no action is taken in that cycle."""
+    content = msgspec.json.decode((job_dir / "job.json").read_bytes())
+    spec, run_dir = msgspec.convert(content, JobSpec), RunDir(Path(content["run_dir"]))
+    voice = stderr_voice()
+    agent = Agent(spec, run_dir, SystemClock(), voice)
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    events = list(read_events(job_dir))
+    told = {kind: {event["attempt"] for event in events if event["kind"] == kind} for kind in ("attempt_started", "attempt_ended")}
+    agent.adopt(told["attempt_started"], told["attempt_ended"])
+    _patrol(agent, stop)
+    voice.rest()
+    return 0
+
+
+def _patrol(agent: Agent, stop: threading.Event) -> None:
+    waited_s = _ROUND_S
+    while not stop.is_set():
+        try:
+            if agent.finished():
+                return
+            if waited_s >= _ROUND_S:
+                waited_s = 0.0
+                agent.voice.show(agent.cycle(), "dim" if agent.desk.state is None else "alert")
+        except (PatrolError, OSError) as problem:
+            with contextlib.suppress(OSError):
+                agent.voice.say(f"a round failed, no action was taken: {problem}", "alert")
+        stop.wait(_GLANCE_S)
+        waited_s += _GLANCE_S
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

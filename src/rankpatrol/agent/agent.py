@@ -1,0 +1,250 @@
+"""One agent for one job on one machine: a cycle a second, each a few small steps, none of which the training waits for."""
+
+import contextlib
+from pathlib import Path
+
+from rankpatrol.act.execute import StepReport, execute
+from rankpatrol.act.plan import plan
+from rankpatrol.agent.checkpoint_watch import CheckpointWatch, verified
+from rankpatrol.agent.desk import IncidentDesk
+from rankpatrol.agent.eyes import Eyes, all_joined
+from rankpatrol.agent.roster import Attempt, current_attempt, read_attempt
+from rankpatrol.agent.sealing import Sealer
+from rankpatrol.agent.status import write_state
+from rankpatrol.agent.voice import Voice
+from rankpatrol.analysis.diagnose import diagnose
+from rankpatrol.core.durations import say_duration
+from rankpatrol.evidence.bundle import reopen
+from rankpatrol.incident.records import IncidentPolicy, IncidentState
+from rankpatrol.journal import Journal
+from rankpatrol.judge.judge import step
+from rankpatrol.judge.records import (
+    AttemptBegan,
+    Event,
+    Finding,
+    Judged,
+    JudgeState,
+    LookCloser,
+    Looked,
+    Observed,
+    Policy,
+    Resumed,
+    Suspected,
+)
+from rankpatrol.launch.rundir import JobSpec, LauncherExit, OrderedEnd, ResumePoint, RunDir, launcher_of
+from rankpatrol.schedulers.local import LocalScheduler
+from rankpatrol.system.clock import Clock
+from rankpatrol.system.process import identify
+
+# How long a new attempt may wait for the checkpoint check; its shims wait a little longer (RESUME_WAIT_S) before they go on alone.
+_CHECK_S = 15.0
+
+
+class Agent:
+    """The patrol of one job. Everything it needs to go on is in the job directory and the run directory."""
+
+    def __init__(self, spec: JobSpec, run_dir: RunDir, clock: Clock, voice: Voice) -> None:
+        self.spec, self.run_dir, self.clock, self.voice = spec, run_dir, clock, voice
+        self.job_dir = Path(spec.job_dir)
+        self.journal = Journal(self.job_dir, clock)
+        self.scheduler = LocalScheduler(run_dir)
+        self.checkpoints = CheckpointWatch(spec.checkpoints)
+        self.policy = Policy(patience_s=spec.patience_s)
+        self.desk = IncidentDesk(IncidentPolicy(act=spec.policy == "recover"), self.journal, self, clock)
+        self.sealer = Sealer(spec, run_dir, clock)
+        self.eyes = Eyes(spec.job, self.job_dir, clock)
+        self.judge = JudgeState()
+        self.attempt: Attempt | None = None
+        self._announced: set[int] = set()
+        self._ended: set[int] = set()
+        self._phase: str | None = None
+        self._step_told: int | None = None
+
+    def adopt(self, announced: set[int], ended: set[int]) -> None:
+        """Go on where an earlier agent stopped: what it has told is not told again."""
+        self._announced, self._ended = announced, ended
+        self.attempt = current_attempt(self.run_dir)
+        self.desk.adopt(self.job_dir)
+
+    def cycle(self) -> str:
+        """One round; returns what is going on in one line."""
+        self._follow_attempts()
+        attempt = self.attempt
+        if attempt is None or attempt.number in self._ended:
+            return "waiting for ranks"
+        if attempt.over():
+            self._end_attempt(attempt)
+        elif attempt.complete():
+            self._watch(attempt)
+        write_state(self)
+        return self._status(attempt)
+
+    def finished(self) -> bool:
+        """True once CMD has ended; the last events are then written."""
+        ended = self.run_dir.read("launcher_exit.json", LauncherExit)
+        launcher = launcher_of(self.run_dir)
+        if ended is None and (launcher is None or identify(launcher.pid) == launcher):
+            return False
+        self._follow_attempts()
+        if self.attempt is not None and self.attempt.number not in self._ended:
+            self._end_attempt(self.attempt)
+        self._tell_job_end(ended)
+        return True
+
+    # What the incident desk needs done (desk.Hands).
+
+    def put_aside(self) -> None:
+        """Keep the looks at hand for a later seal."""
+        self.sealer.put_aside(tuple(self.eyes.looks))
+
+    def seal(self, state: IncidentState, *, fresh: bool, spare: bool) -> Path:
+        """Look once more where the ranks are still there, then seal."""
+        if fresh and self.attempt is not None:
+            self.eyes.look(self.attempt, full=True)
+        root = self.run_dir.path if spare else self.job_dir
+        return self.sealer.seal(root, state, tuple(self.eyes.looks) if fresh else (), self._context())
+
+    def recover(self, state: IncidentState, bundle: str) -> None:
+        """End the attempt through the scheduler, from a checkpoint that was verified. Raises PatrolError."""
+        proof = reopen(Path(bundle))
+        checkpoint = verified(self.checkpoints.now(_CHECK_S)) if self.spec.checkpoints else None
+        wanted = plan(job=self.spec.job, attempt=state.attempt, incident=state.incident, checkpoint=checkpoint)
+        where = f"from {Path(checkpoint.path).name}" if checkpoint else "from the script's own choice"
+        self.voice.say(f"ending attempt {state.attempt}; the next one resumes {where}", "verdict")
+        execute(wanted, proof, self.scheduler, self.clock, lambda report: self._tell_step(state, report))
+
+    def announce(self, what: str, style: str) -> None:
+        """Tell the user."""
+        self.voice.say(what, style)
+
+    # The steps of a cycle.
+
+    def _follow_attempts(self) -> None:
+        seen = current_attempt(self.run_dir)
+        if seen is None:
+            return
+        if self.attempt is not None and seen.number != self.attempt.number and self.attempt.number not in self._ended:
+            self._end_attempt(read_attempt(self.run_dir, self.attempt.number))
+        self._fix_resume_point(seen.number)
+        self.attempt = seen
+        if seen.complete() and seen.number not in self._announced:
+            self._begin_attempt(seen)
+
+    def _fix_resume_point(self, number: int) -> None:
+        """Its shims wait for this word; after a crash nobody has said it yet."""
+        if number == 0 or not self.spec.checkpoints or self.run_dir.read(f"resume/{number}.json", ResumePoint) is not None:
+            return
+        good = verified(self.checkpoints.now(_CHECK_S))
+        with contextlib.suppress(OSError):
+            self.scheduler.resume_from(number, good.path if good else "", good.step if good else None)
+
+    def _begin_attempt(self, attempt: Attempt) -> None:
+        if not self._announced:
+            self.journal.tell("job_started", attempt.number, command=self.spec.command, ranks=attempt.world_size())
+        self._announced.add(attempt.number)
+        first = attempt.places[0]
+        ranks = {str(place.rank): {"node": place.node, "pid": place.pid, "shim_pid": place.shim_pid} for place in attempt.places}
+        counts = {"scheduler_restarts": first.scheduler_restarts, "torchrun_restarts": first.torchrun_restarts}
+        self.journal.tell("attempt_started", attempt.number, ranks=ranks, **counts)
+        resume = self.run_dir.read(f"resume/{attempt.number}.json", ResumePoint)
+        if resume is not None and resume.checkpoint:
+            self.journal.tell("resumed", attempt.number, checkpoint=resume.checkpoint, step=resume.step)
+        self.eyes = Eyes(self.spec.job, self.job_dir, self.clock)
+        self._phase = self._step_told = None
+        self._judge(AttemptBegan(at_s=self.clock.mono_s(), attempt=attempt.number, world_size=attempt.world_size()))
+        resumed = f", resuming from {Path(resume.checkpoint).name}" if resume is not None and resume.checkpoint else ""
+        self.voice.say(f"watching {attempt.world_size()} ranks, attempt {attempt.number}{resumed}")
+
+    def _watch(self, attempt: Attempt) -> None:
+        activities = self.eyes.light(attempt)
+        self._tell_progress(attempt, "training" if self._phase == "training" or all_joined(activities) else "starting")
+        self._judge(Observed(at_s=self.clock.mono_s(), ranks=activities))
+
+    def _judge(self, event: Event) -> None:
+        self.judge, findings = step(self.judge, event, self.policy)
+        for finding in findings:
+            self._follow(finding)
+
+    def _follow(self, finding: Finding) -> None:
+        attempt = self.attempt
+        if attempt is None:
+            return
+        match finding:
+            case LookCloser():
+                if not self.judge.suspected:
+                    self.journal.tell("signal", attempt.number, what=finding.why)
+                self.eyes.look(attempt)
+                self._judge(Looked(at_s=self.clock.mono_s(), diagnosis=diagnose(tuple(self.eyes.looks))))
+            case Suspected():
+                self.desk.suspect(attempt.number, self._unix_s(finding.onset_s), finding.diagnosis)
+            case Judged():
+                self.desk.judged(self._unix_s(finding.onset_s), finding.diagnosis)
+            case Resumed():
+                self.eyes.calm()
+                self.desk.progress_returned()
+
+    def _end_attempt(self, attempt: Attempt) -> None:
+        self._ended.add(attempt.number)
+        if attempt.number not in self._announced:
+            return
+        ordered = self.run_dir.read("ending.json", OrderedEnd) is not None
+        statuses = attempt.exit_statuses()
+        if any(seen.by_request for seen in attempt.exits.values()):
+            reason = "ended_by_rankpatrol"
+        elif ordered:
+            reason = "ordered"
+        else:
+            reason = "finished" if all(status == 0 for status in statuses.values()) else "failed"
+        codes = {str(rank): status for rank, status in statuses.items()}
+        self._tell_progress(attempt, self._phase)
+        self.journal.tell("attempt_ended", attempt.number, reason=reason, exit_codes=codes)
+        self.desk.attempt_ended(ordered=ordered)
+
+    # What is told.
+
+    def _tell_progress(self, attempt: Attempt, phase: str | None) -> None:
+        if phase != self._phase:
+            self._phase = phase
+            self.journal.tell("phase", attempt.number, rank=None, phase=phase)
+        best = self.eyes.best_step()
+        if best is not None and best != self._step_told:
+            self._step_told = best
+            self.journal.tell("progress", attempt.number, step=best)
+
+    def _tell_step(self, state: IncidentState, report: StepReport) -> None:
+        self.journal.tell(
+            "action",
+            state.attempt,
+            incident=state.incident,
+            what=report.what,
+            target=report.target,
+            bundle=report.bundle,
+            done=report.done,
+            why=report.why,
+        )
+
+    def _tell_job_end(self, ended: LauncherExit | None) -> None:
+        ordered = self.run_dir.read("ending.json", OrderedEnd)
+        code = None if ended is None else ended.exit_code
+        reason = f"ordered by {ordered.signal}" if ordered else "finished" if code == 0 else "failed"
+        number = self.attempt.number if self.attempt else 0
+        if not self._announced:
+            self.journal.tell("job_started", number, command=self.spec.command, ranks=None)
+        self.journal.tell("job_ended", number, exit_code=code, reason=reason)
+        write_state(self, job_ended=reason)
+        took = say_duration(max(0.0, self.clock.unix_s() - self.spec.started_unix_s))
+        self.voice.rest()
+        self.voice.say(f"the job has ended after {took}: {reason}, exit code {code}", "good" if code == 0 else "plain")
+
+    def _status(self, attempt: Attempt) -> str:
+        best = self.eyes.best_step()
+        step_words = f" · step {best}" if best is not None else ""
+        state = self.desk.state
+        trouble = f" · incident {state.incident} {state.stage}" if state is not None and state.stage != "closed" else ""
+        return f"{attempt.world_size()} ranks · attempt {attempt.number}{step_words} · {self._phase or 'starting'}{trouble}"
+
+    def _context(self) -> dict[str, object]:
+        return {"scheduler": self.scheduler.describe(), "checkpoints": self.checkpoints.latest()}
+
+    def _unix_s(self, mono_s: float) -> float:
+        return self.clock.unix_s() - (self.clock.mono_s() - mono_s)

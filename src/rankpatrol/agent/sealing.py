@@ -1,0 +1,89 @@
+"""Gathers what belongs into a bundle and seals it: fresh, or from what was put aside when the suspect was named."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from rankpatrol.collect.stacks import take_native
+from rankpatrol.core.errors import EvidenceError
+from rankpatrol.core.records import Missing
+from rankpatrol.core.snapshot import ProcessSample, RankSample, Snapshot
+from rankpatrol.evidence.bundle import IncidentRef
+from rankpatrol.evidence.capture import seal
+from rankpatrol.evidence.findings import Findings
+from rankpatrol.evidence.host import host_facts
+from rankpatrol.evidence.shelf import tidy
+from rankpatrol.incident.records import IncidentState
+from rankpatrol.launch.rundir import JobSpec, RunDir
+from rankpatrol.system.clock import Clock
+
+_HOST_S, _NATIVE_S = 4.0, 6.0
+
+
+class NothingSeen(EvidenceError):
+    """No look at the ranks was kept."""
+
+    help = "The agent was started again and the ranks are gone; their logs are in the job directory."
+
+
+class Sealer:
+    """Seals the incidents of one job."""
+
+    def __init__(self, spec: JobSpec, run_dir: RunDir, clock: Clock) -> None:
+        self._spec, self._run_dir, self._clock = spec, run_dir, clock
+        self._aside: tuple[Snapshot, ...] = ()
+
+    def put_aside(self, looks: tuple[Snapshot, ...]) -> None:
+        """Keep the looks that named the suspect."""
+        self._aside = looks
+
+    def seal(self, root: Path, state: IncidentState, looks: tuple[Snapshot, ...], context: Mapping[str, object]) -> Path:
+        """Seal under `root`/incidents; without fresh looks, what was put aside is sealed. Raises EvidenceError."""
+        snapshot = looks[-1] if looks else self._aside[-1] if self._aside else None
+        if snapshot is None:
+            raise NothingSeen("there is no look at the ranks to seal")
+        native = self._native(state, snapshot) if looks else {}
+        findings = Findings(
+            diagnosis=state.diagnosis,
+            snapshot=snapshot,
+            snapshot_at_alert=self._aside[-1] if looks and self._aside else None,
+            native=native,
+            host=host_facts(_pids(snapshot), self._paths(), deadline_s=_HOST_S),
+            scheduler=context.get("scheduler"),
+            checkpoints=context.get("checkpoints"),
+            touched=_touched(native, taken=len(looks) or len(self._aside)),
+        )
+        incidents = root / "incidents"
+        final = incidents / str(state.incident)
+        of = IncidentRef(job=self._spec.job, attempt=state.attempt, incident=state.incident, onset_unix_s=state.onset_unix_s)
+        sealed = seal(final, of, findings, self._clock)
+        tidy(incidents, open_names=(str(state.incident),))
+        return Path(sealed.path)
+
+    def _native(self, state: IncidentState, snapshot: Snapshot) -> dict[int, str | Missing]:
+        """One native stack, of a rank already judged stuck: it costs that rank a pause of 0.3 s and nobody else anything."""
+        if state.stage != "judged" or not state.diagnosis.culprit_ranks:
+            return {}
+        culprits = [sample for sample in snapshot.ranks if sample.rank in state.diagnosis.culprit_ranks]
+        return {sample.rank: _native_stack(sample) for sample in culprits[:1]}
+
+    def _paths(self) -> list[Path]:
+        wanted = [self._spec.job_dir, self._spec.checkpoints, "/dev/shm", "/tmp"]  # ruff: ignore[S108] - looked at, not written to
+        return [Path(path) for path in wanted if path]
+
+
+def _native_stack(sample: RankSample) -> str | Missing:
+    if isinstance(sample.process, Missing):
+        return sample.process
+    if sample.process.state in "Tt":
+        return Missing("a native stack would hang on a stopped process")
+    return take_native(sample.process.id, deadline_s=_NATIVE_S)
+
+
+def _pids(snapshot: Snapshot) -> list[int]:
+    return [sample.process.id.pid for sample in snapshot.ranks if isinstance(sample.process, ProcessSample)]
+
+
+def _touched(native: Mapping[int, str | Missing], taken: int) -> tuple[str, ...]:
+    """How the ranks were touched, for the bundle."""
+    looks = f"every rank and its descendants: py-spy without a pause, {taken} times"
+    return (looks, *(f"rank {rank}: one native stack, a pause of about 0.3 s" for rank in native))

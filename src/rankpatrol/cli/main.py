@@ -1,0 +1,66 @@
+"""The command line: finds the command, prints what a PatrolError has to say, and gives the exit codes of CONTRACT."""
+
+import importlib
+import sys
+from typing import NoReturn
+
+import click
+
+from rankpatrol import __version__
+from rankpatrol.core.errors import ExitCode, PatrolError
+
+# Imported only when called: `rankpatrol --version` stays quick, and a broken part does not take the others along.
+_COMMANDS = {
+    "run": ("rankpatrol.cli.run", "run"),
+    "status": ("rankpatrol.cli.status", "status"),
+    "why": ("rankpatrol.cli.status", "why"),
+    "bundle": ("rankpatrol.cli.bundle", "bundle"),
+    "checkpoints": ("rankpatrol.cli.checkpoints", "checkpoints"),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, name = _COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(module), name)
+        return command if isinstance(command, click.Command) else None
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="rankpatrol", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Patrol distributed PyTorch training: see a hang, name the rank, seal the evidence, recover the job."""
+
+
+def main() -> NoReturn:
+    """Run one command; the entry point of the `rankpatrol` script."""
+    sys.exit(call(sys.argv[1:]))
+
+
+def call(arguments: list[str]) -> int:
+    """Run one command and return its exit code."""
+    try:
+        done = cli.main(arguments, prog_name="rankpatrol", standalone_mode=False)
+    except click.UsageError as problem:
+        problem.show()
+        return ExitCode.USAGE
+    except click.ClickException as problem:
+        problem.show()
+        return ExitCode.BAD_INPUT
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        return ExitCode.OK  # the reader (a pager, head) had enough
+    except PatrolError as problem:
+        click.echo(f"rankpatrol: {problem}\n  {problem.help}", err=True)
+        return problem.exit_code
+    return done if isinstance(done, int) else ExitCode.OK

@@ -1,0 +1,99 @@
+"""`rankpatrol run`: start a training under patrol."""
+
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from rankpatrol.agent.voice import release_terminal
+from rankpatrol.core.durations import parse_duration_s
+from rankpatrol.core.errors import UsageProblem
+from rankpatrol.launch.parent import check_command, launch_environment, make_job_dir, run_job
+from rankpatrol.launch.rundir import JobSpec, RunDir
+
+
+class _Duration(click.ParamType):
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            return parse_duration_s(str(value))
+        except UsageProblem as problem:
+            self.fail(f"{problem}. {problem.help}", param, ctx)
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--job-dir", type=click.Path(path_type=Path), help="Where events, logs and evidence go.  [default: rankpatrol-runs/NAME-UTC]")
+@click.option(
+    "--policy", type=click.Choice(["observe", "recover"]), default="recover", show_default=True, help="Never act, or end and resume."
+)
+@click.option("--patience", type=_Duration(), default="180s", show_default=True, help="How long nothing may work before a stall is a hang.")
+@click.option(
+    "--checkpoints", type=click.Path(path_type=Path), help="Where the training saves; a new attempt resumes from the newest good one."
+)
+@click.option("--max-restarts", type=click.IntRange(min=0), help="Attempts beyond the first; torchrun's own flag wins.  [default: 3]")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(
+    job_dir: Path | None, policy: str, patience: float, checkpoints: Path | None, max_restarts: int | None, command: tuple[str, ...]
+) -> int:
+    r"""Start CMD (torchrun …, or any other command) under patrol, and end with its exit code.
+
+    CMD's words are passed on as they are, but for {checkpoint}: each attempt gets the checkpoint to resume from there, the first
+    one an empty word. The same path is in the environment as RANKPATROL_RESUME_FROM.
+
+    \b
+    rankpatrol run torchrun --nproc-per-node 4 train.py
+    rankpatrol run --checkpoints ckpt/ torchrun --nproc-per-node 8 train.py --resume {checkpoint}
+    """
+    words = command[1:] if command[0] == "--" else command
+    if not words:
+        raise UsageProblem("there is no command to run", help="Write it last: rankpatrol run torchrun --nproc-per-node 4 train.py")
+    check_command(words)
+    if checkpoints is None and any("{checkpoint}" in word for word in words):
+        raise UsageProblem(
+            "the command asks for {checkpoint}, but no checkpoints are known", help="Add --checkpoints DIR before the command."
+        )
+    name = _job_name(words)
+    folder = make_job_dir(job_dir or Path("rankpatrol-runs") / f"{name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}")
+    spec = JobSpec(
+        job=folder.name,
+        job_dir=str(folder),
+        command=words,
+        policy=policy,
+        patience_s=patience,
+        checkpoints=str(checkpoints.absolute()) if checkpoints else None,
+        started_unix_s=time.time(),
+    )
+    run_dir = RunDir.create()
+    click.echo(f"rankpatrol: job directory {folder}", err=True)
+    extra = launch_environment(run_dir, recover=policy == "recover", max_restarts=max_restarts)
+    try:
+        return run_job(_without_placeholder(words), spec, extra, run_dir)
+    finally:
+        _give_terminal_back()
+        run_dir.remove()
+
+
+def _without_placeholder(command: tuple[str, ...]) -> tuple[str, ...]:
+    """A plain `python train.py` has one attempt and no shim to fill in {checkpoint}; whatever starts torchrun passes it on to the shims."""
+    if not Path(command[0]).name.startswith("python") or any(word.startswith("torch.distributed") for word in command):
+        return command
+    return tuple(word.replace("{checkpoint}", "") for word in command)
+
+
+def _job_name(command: tuple[str, ...]) -> str:
+    """The script's name, else the command's: what people call the job."""
+    script = next((word for word in command if word.endswith(".py")), command[0])
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", Path(script).stem) or "job"
+
+
+def _give_terminal_back() -> None:
+    """The agent draws its live line and may have been killed before it could undo that."""
+    if sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        release_terminal(sys.stderr.write, os.get_terminal_size(sys.stderr.fileno()).lines)
+        sys.stderr.flush()
