@@ -1,0 +1,87 @@
+"""One rank at one moment: its process, all that descends from it or was left by it, and their stacks on demand."""
+
+import signal
+
+import msgspec
+
+from rankpatrol.collect.processes import ProcessTree, descendants, sample_process
+from rankpatrol.collect.stacks import take_stacks
+from rankpatrol.core.records import Missing, ProcessId, Record
+from rankpatrol.core.snapshot import ProcessSample, RankSample
+from rankpatrol.system.process import identify
+
+
+class RankRecord(Record, frozen=True, kw_only=True):
+    """One rank as its launcher reported it. `shim_pid` is 0 where it was started without a shim; a negative exit status is a signal."""
+
+    rank: int
+    local_rank: int
+    node: str
+    shim_pid: int
+    process: ProcessId
+    log_path: str
+    exit_status: int | None = None
+
+
+def observe(record: RankRecord, tree: ProcessTree, *, full: bool) -> RankSample:
+    """The rank now; `full` lists open files too. Its descendants include what fell to its shim when their parent died."""
+    return RankSample(
+        rank=record.rank,
+        local_rank=record.local_rank,
+        node=record.node,
+        shim_pid=record.shim_pid,
+        pid=record.process.pid,
+        exit_status=record.exit_status,
+        process=_rank_process(record, full=full),
+        descendants=_family(record, tree, full=full),
+    )
+
+
+def with_stacks(sample: RankSample, deadline_s: float) -> RankSample:
+    """The same sample with the stacks of its process and of each descendant, all within `deadline_s`."""
+    # One by one: `py-spy dump --subprocesses --json` prints the parent alone.
+    alive = [child for child in sample.descendants if child.state != "Z"]
+    wanted = [child.id for child in alive]
+    if isinstance(sample.process, ProcessSample):
+        wanted.insert(0, sample.process.id)
+    taken = take_stacks(wanted, deadline_s=deadline_s)
+    reason = sample.process if isinstance(sample.process, Missing) else Missing(f"no stack of process {sample.pid} was taken")
+    return msgspec.structs.replace(
+        sample, stack=taken.get(sample.pid, reason), child_stacks={child.id.pid: taken[child.id.pid] for child in alive}
+    )
+
+
+def _rank_process(record: RankRecord, *, full: bool) -> ProcessSample | Missing:
+    if record.exit_status is not None:
+        return Missing(f"rank {record.rank} {_say_end(record.exit_status)}")
+    seen = sample_process(record.process.pid, with_files=full)
+    if isinstance(seen, Missing) or seen.id == record.process:
+        return seen
+    return Missing(f"rank {record.rank} is gone: pid {record.process.pid} belongs to another process now")
+
+
+def _say_end(exit_status: int) -> str:
+    if exit_status >= 0:
+        return f"ended with exit status {exit_status}"
+    try:
+        return f"was ended by {signal.Signals(-exit_status).name}"
+    except ValueError:
+        return f"was ended by signal {-exit_status}"
+
+
+def _family(record: RankRecord, tree: ProcessTree, *, full: bool) -> tuple[ProcessSample, ...]:
+    own = record.process.pid
+    roots = {own} if identify(own) == record.process else set()
+    if _is_shim(record):
+        roots.add(record.shim_pid)
+    pids = dict.fromkeys(pid for root in roots for pid in descendants(root, tree) if pid not in {own, *roots})
+    parents = {*roots, *pids}
+    samples = (sample_process(pid, with_files=full) for pid in pids)
+    # A pid that went to a stranger since the tree was read has a parent outside the family.
+    return tuple(sample for sample in samples if isinstance(sample, ProcessSample) and sample.parent_pid in parents)
+
+
+def _is_shim(record: RankRecord) -> bool:
+    """Whether the shim's pid is still the shim's: a shim started before its rank, and whoever wears its pid later started after it."""
+    shim = identify(record.shim_pid) if record.shim_pid > 0 else None
+    return shim is not None and shim.start_ticks <= record.process.start_ticks
