@@ -1,0 +1,110 @@
+"""A file under check: opened without waiting, read by offset, never written."""
+
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rankpatrol.core.errors import BadInput, NoPermission, PatrolError
+
+_CHUNK_BYTES = 1 << 20
+
+
+class FileShrank(PatrolError):
+    """The file ends before a byte that it held when it was opened."""
+
+
+class OpenedFile:
+    """One regular file. A FIFO or device by a checkpoint's name is refused before it can block us."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            # O_NONBLOCK: opening a FIFO would wait for a writer. See fifo(7).
+            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        except OSError as problem:
+            raise explain(path, problem) from problem
+        self._status = os.fstat(self._fd)
+        if not stat.S_ISREG(self._status.st_mode):
+            os.close(self._fd)
+            raise BadInput(f"{printable(path)} is not a regular file", help="Name a checkpoint file, or the directory that holds them.")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        os.close(self._fd)
+
+    @property
+    def size_bytes(self) -> int:
+        return self._status.st_size
+
+    @property
+    def modified_unix_s(self) -> float:
+        return self._status.st_mtime
+
+    @property
+    def identity(self) -> tuple[int, int, int, int]:
+        """Changes whenever the file is written or replaced."""
+        return identity_of(self._status)
+
+    def grown_or_rewritten(self) -> bool:
+        """Whether the file changed since it was opened."""
+        return identity_of(os.fstat(self._fd)) != self.identity
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Exactly `length` bytes from `offset`; raises FileShrank where the file has fewer."""
+        data = b"".join(bytes(chunk) for chunk in self._chunks(offset, length))
+        if len(data) < length:
+            raise FileShrank(f"{printable(self.path)} ends at byte {offset + len(data)}, before byte {offset + length}")
+        return data
+
+    def crc32_at(self, offset: int, length: int) -> int:
+        """The CRC-32 of a range, read in chunks."""
+        crc = seen = 0
+        for chunk in self._chunks(offset, length):
+            crc = zlib.crc32(chunk, crc)
+            seen += len(chunk)
+        if seen < length:
+            raise FileShrank(f"{printable(self.path)} ends at byte {offset + seen}, before byte {offset + length}")
+        return crc
+
+    def is_zero_at(self, offset: int, length: int) -> bool:
+        """Whether a range holds nothing but zeros."""
+        return not any(bytes(chunk).strip(b"\0") for chunk in self._chunks(offset, length))
+
+    def _chunks(self, offset: int, length: int) -> Iterator[memoryview]:
+        """Views of one buffer, each valid until the next is asked for; fewer bytes than asked where the file ends."""
+        buffer = memoryview(bytearray(min(length, _CHUNK_BYTES)))
+        end = offset + length
+        while offset < end:
+            count = os.preadv(self._fd, [buffer[: end - offset]], offset)
+            if count == 0:
+                return
+            yield buffer[:count]
+            offset += count
+
+
+def identity_of(status: os.stat_result) -> tuple[int, int, int, int]:
+    """Device, inode, size and time of the last write."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def printable(path: Path) -> str:
+    """A path as text that any output takes; bytes that are no UTF-8 are spelled out."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def explain(path: Path, problem: OSError) -> PatrolError:
+    """The error that tells an operator why a path could not be read."""
+    said = f"cannot read {printable(path)}: {problem.strerror or problem}"
+    match problem:
+        case PermissionError():
+            return NoPermission(said, help="Run the command as the user who owns the checkpoints, or allow this user to read them.")
+        case FileNotFoundError():
+            return BadInput(said, help="Check the path; a checkpoint may have been removed by the training's own clean-up.")
+        case _:
+            return BadInput(said, help="Check the path and the file system it is on.")
