@@ -91,7 +91,7 @@ def _crowd(scene: Scene) -> str:
     groups: dict[str, list[int]] = {}
     for rank, wait in scene.waits.items():
         groups.setdefault(wait.what, []).append(rank)
-    return "; ".join(f"{say_ranks(tuple(ranks))} {what}" for what, ranks in groups.items())
+    return "; ".join(f"{say_ranks(tuple(ranks))}: {what}" for what, ranks in groups.items())
 
 
 def _undetermined(scene: Scene, why: str) -> Diagnosis:

@@ -54,8 +54,8 @@ def main_thread(stack: Stack | Missing) -> ThreadStack | None:
 
 
 def blocking_call(process: ProcessSample | Missing) -> SystemCall | None:
-    """The system call the main thread waits in; None while it runs, or where the kernel does not tell."""
-    if isinstance(process, Missing) or isinstance(process.system_call, Missing) or process.system_call.name == "running":
+    """The system call the main thread waits in; None while it runs, outside of any call, or where the kernel is silent."""
+    if isinstance(process, Missing) or isinstance(process.system_call, Missing) or process.system_call.name in {"running", "outside"}:
         return None
     return process.system_call
 
@@ -127,10 +127,10 @@ def _channel(process: ProcessSample) -> str:
 
 
 def say_call(call: SystemCall) -> str:
-    """A blocked call as a sentence names it: `reading shard-0042.tar at 1048576`, `opening part-7.bin`."""
+    """A blocked call as a sentence names it: `reading shard-0042.tar at 1048576`, `opening a file that is not known`."""
     verb = _VERBS.get(call.name, f"in {call.name} on")
     if call.path is None:
-        return f"{call.name} (the file is not known)"
+        return f"{verb} a file that is not known"
     name = call.path.rpartition("/")[2] or call.path
     at = f" at {call.offset_bytes}" if call.offset_bytes else ""
     return f"{verb} {name}{at}"

@@ -91,7 +91,7 @@ def _health(state: dict[str, Any], age_s: float) -> ExitCode:
 
 
 def _print_status(folder: Path, state: dict[str, Any], age_s: float) -> None:
-    console = Console()
+    console = Console(soft_wrap=True)
     ended = f"ended: {state['ended']}" if state["ended"] else "running"
     console.print(Text(f"{state['job']} · {ended} · attempt {state['attempt']} · step {state['step']} · policy {state['policy']}"))
     if age_s > _STALE_S and not state["ended"]:
@@ -135,7 +135,7 @@ def _open_diagnosis(folder: Path) -> dict[str, Any] | None:
 
 
 def _print_why(last: dict[str, Any], diagnosis: dict[str, Any], story: list[dict[str, Any]], bundle: str | None) -> None:
-    console = Console()
+    console = Console(soft_wrap=True)
     head = f"{last.get('verdict', 'alert')} / {last['cause']} ({last['certainty']})"
     console.print(Text(f"{head}: {last['sentence']}", style="bold"))
     for title, lines in (("for", diagnosis.get("for")), ("against", diagnosis.get("against")), ("next", diagnosis.get("suggested"))):

@@ -26,14 +26,14 @@ def _stack(scene: Scene, rank: int, loader: ProcessSample) -> ThreadStack | None
 
 
 def _holds_a_sample(scene: Scene, rank: int, loader: ProcessSample) -> bool:
-    """Fetching by its stack; without a stack, stopped, in D, or in a file call by the kernel's word. An idle one polls for an index."""
+    """Fetching by its stack; without one, running or in a file call by the kernel's word. An idle one polls for an index."""
     thread = _stack(scene, rank, loader)
     if loader.state in "TtD":
         return True
     if thread is not None and thread.frames:
         return is_inside(thread, WaitKind.LOADING)
     call = blocking_call(loader)
-    return call is not None and call.name in IO_CALLS
+    return loader.state == "R" or (call is not None and call.name in IO_CALLS)
 
 
 def _clarity(loader: ProcessSample) -> tuple[int, int]:

@@ -1,0 +1,96 @@
+"""`python -m rankpatrol.drill F5 F6b --runs 10`: one line a run, then the scorecard. Exit code 1 where a bar was missed."""
+
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from rankpatrol.core.errors import PatrolError, UsageProblem
+from rankpatrol.core.records import Record
+from rankpatrol.drill.faults import fault_ids, make
+from rankpatrol.drill.runner import Settings, play
+from rankpatrol.drill.scene import draw
+from rankpatrol.drill.score import Bars, Score, not_run, score
+from rankpatrol.drill.scorecard import table, to_json
+from rankpatrol.system.files import write_atomic
+
+
+class Draw(Record, frozen=True):
+    """What one run is drawn from."""
+
+    fault_id: str
+    number: int
+    seed: str
+    ranks: int
+
+
+@click.command()
+@click.argument("ids", nargs=-1, metavar="[ID]…")
+@click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="Runs of each drill.")
+@click.option("--ranks", type=click.IntRange(2), default=4, show_default=True, help="Ranks of the training.")
+@click.option("--seed", help="Draws the same ranks and steps again; printed where it is not given.")
+@click.option("--patience", default="20s", show_default=True, help="The patrol's patience.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for the scorecard and for what failed runs left.")
+@click.option("--keep", is_flag=True, help="Keep the folders of runs that passed, too.")
+def main(  # ruff: ignore[PLR0913, PLR0917] - one parameter an option
+    ids: tuple[str, ...], runs: int, ranks: int, seed: str | None, patience: str, out: Path | None, keep: bool
+) -> None:
+    """Break real trainings on purpose, and score how the patrol does."""
+    console = Console(highlight=False, soft_wrap=True)
+    chosen = _choose(ids)
+    seed = seed or secrets.token_hex(4)
+    out = out or Path("drill-runs") / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    out.mkdir(parents=True, exist_ok=True)
+    console.print(f"drill: {', '.join(chosen)}; {runs} x each on {ranks} ranks; --seed {seed}; results in {out}", markup=False)
+    scores: list[Score] = []
+    for number in range(runs):
+        for fault_id in chosen:
+            one = _run_one(Draw(fault_id, number, f"{seed}:{fault_id}:{number}", ranks), Settings(patience=patience), out)
+            scores.append(one)
+            console.print(_line(one), markup=False)
+            # After each run: a drill that is interrupted has still told what it saw.
+            write_atomic(out / "scorecard.json", to_json(scores))
+            if one.passed and not keep:
+                shutil.rmtree(one.folder)
+            elif not one.passed:
+                console.print(f"  kept: {one.folder}", markup=False)
+    console.print(table(scores))
+    sys.exit(0 if all(one.passed for one in scores) else 1)
+
+
+def _choose(ids: tuple[str, ...]) -> list[str]:
+    try:
+        return [make(one).id for one in ids or fault_ids()]
+    except UsageProblem as problem:
+        click.echo(f"{problem}. {problem.help}", err=True)
+        sys.exit(problem.exit_code)
+
+
+def _run_one(drawn: Draw, settings: Settings, out: Path) -> Score:
+    """One run's score. A run that could not be done is a failed one, and the rest goes on."""
+    folder = Path(tempfile.mkdtemp(prefix=f"{drawn.fault_id}-{drawn.number:02d}-", dir=out.resolve()))
+    scene = draw(folder, seed=drawn.seed, ranks=drawn.ranks)
+    try:
+        return score(play(make(drawn.fault_id), scene, settings, run_number=drawn.number, seed=drawn.seed), Bars())
+    except (PatrolError, OSError, subprocess.TimeoutExpired) as problem:
+        return not_run(drawn.fault_id, drawn.number, drawn.seed, folder=str(folder), why=f"the drill itself failed: {problem}")
+
+
+def _line(one: Score) -> str:
+    struck = f" rank {one.rank}, step {one.step}:" if one.rank is not None else ""
+    marks = {"named": one.suspect_s, "verdict": one.verdict_s, "sealed": one.sealed_s, "ended": one.ended_s}
+    told = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in marks.items() if seconds is not None)
+    end = f"exit code {one.exit_code} after {one.seconds:.0f} s"
+    resumed = f", resumed at step {one.resumed_step}" if one.resumed_step is not None else ""
+    head = f"{'passed' if one.passed else 'FAILED'} {one.fault} run {one.run}:{struck} {told + ', ' if told else ''}{end}{resumed}"
+    return "\n".join([head, *(f"  - {complaint}" for complaint in one.complaints)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""The faults, one file each, behind one small port; found here by their id."""
+
+import importlib
+from typing import cast
+
+from rankpatrol.core.errors import UsageProblem
+from rankpatrol.drill.faults.port import Fault
+
+_PLACES = {
+    "F5": "f5:SleepsBeforeCollective",
+    "F6b": "f6b:LoaderBlockedInRead",
+    "F6b-open": "f6b:LoaderBlockedInOpen",
+    "ends-well": "ends_well:EndsWell",
+    "exits-at-once": "exits_at_once:ExitsAtOnce",
+    "ctrl-c": "ctrl_c:CtrlC",
+}
+
+
+def fault_ids() -> tuple[str, ...]:
+    """Every id that `make` knows, in the order of the fault matrix."""
+    return tuple(_PLACES)
+
+
+def make(fault_id: str) -> Fault:
+    """A fresh fault for one run; letter case does not matter. Raises UsageProblem for an unknown id."""
+    known = {name.casefold(): place for name, place in _PLACES.items()}
+    if (place := known.get(fault_id.casefold())) is None:
+        raise UsageProblem(f"there is no drill {fault_id!r}", help=f"Choose from: {', '.join(_PLACES)}.")
+    module, name = place.split(":")
+    return cast("Fault", getattr(importlib.import_module(f"{__name__}.{module}"), name)())

@@ -1,0 +1,44 @@
+"""What every fault promises."""
+
+from enum import StrEnum
+from typing import Protocol
+
+from rankpatrol.core.records import Record
+from rankpatrol.drill.scene import Scene
+
+
+class Expectation(StrEnum):
+    """How a run must go for the patrol to pass."""
+
+    RECOVERS = "the rank is named, the evidence sealed, the attempt ended, and the training finished"
+    ENDS_WELL = "nothing is named, nothing is done, and the training finishes"
+    FAILS = "the training fails by itself, and is not called a hang"
+    STOPS = "the user's Ctrl-C ends all, and is not called a hang"
+
+
+class Moment(Record, frozen=True):
+    """How far the run is: the last step that the training has told, and the process above everything it started."""
+
+    step: int
+    keeper_pid: int
+
+
+class Fault(Protocol):
+    """One scenario, made for one run. The training itself is never edited: all comes from outside."""
+
+    id: str
+    verdict: str
+    causes: tuple[str, ...]
+    expects: Expectation
+
+    def prepare(self, scene: Scene) -> dict[str, str]:
+        """Before the start: arrange the scene, and return the variables to add to the run's environment."""
+
+    def strike(self, scene: Scene, moment: Moment) -> None:
+        """Called several times a second: does, or notes, what its moment has come for. Idempotent, never blocks."""
+
+    def heal(self, scene: Scene) -> None:
+        """Called when the attempt is acted upon or over: what the next attempt meets is in order again. Idempotent."""
+
+    def clear(self) -> None:
+        """After the run: give back what is still held. Idempotent."""

@@ -1,0 +1,150 @@
+"""One drill run: builds the scene, starts the patrol over the training, follows it to the end, and scores it."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rankpatrol.core.errors import CommandFailed
+from rankpatrol.core.records import Missing, Record
+from rankpatrol.drill.events import Event, EventFile
+from rankpatrol.drill.faults.port import Fault, Moment
+from rankpatrol.drill.scene import Scene, build
+from rankpatrol.drill.score import Outcome
+from rankpatrol.drill.steps import StepWatch
+from rankpatrol.drill.truth import Truth, read_truth
+from rankpatrol.system.command import run
+
+_TICK_S = 0.1
+_KEEPER_ENDS_S = 20.0  # its own deadlines sum up to 15 s
+_HEAL_AT = frozenset({"action", "attempt_ended"})
+
+
+class Settings(Record, frozen=True, kw_only=True):
+    """How every run of a drill is done."""
+
+    patience: str = "20s"
+    max_restarts: int = 2
+    deadline_s: float = 240.0
+
+
+def patrol_command(scene: Scene, settings: Settings) -> list[str]:
+    """`rankpatrol run` over the scene's training, as a user would call it."""
+    return [
+        *(sys.executable, "-m", "rankpatrol", "run", "--job-dir", str(scene.job), "--policy", "recover", "--patience", settings.patience),
+        *("--checkpoints", str(scene.checkpoints), "--max-restarts", str(settings.max_restarts), *scene.training()),
+    ]
+
+
+def environment(more: Mapping[str, str]) -> dict[str, str]:
+    """Ours, with this Python's own torchrun first on the path."""
+    own = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+    return {**os.environ, **own, **more}
+
+
+@contextmanager
+def kept(command: Sequence[str], env: Mapping[str, str], *, left_file: Path, output: Path | None) -> "Iterator[subprocess.Popen[bytes]]":
+    """A command under its keeper, in a process group of its own: whatever it started is gone when the block is left."""
+    argv = [sys.executable, "-m", "rankpatrol.drill.keeper", str(os.getpid()), str(left_file), *command]
+    sink = output.open("wb") if output is not None else None
+    try:
+        keeper = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, process_group=0)
+    finally:
+        if sink is not None:
+            sink.close()
+    try:
+        yield keeper
+    finally:
+        if keeper.poll() is None:
+            keeper.terminate()
+            keeper.wait(_KEEPER_ENDS_S)
+
+
+class Followed(Record, frozen=True):
+    """What was seen of a run while it went on. `resume_step` is the newest checkpoint's when the patrol had broken the attempt off."""
+
+    events: tuple[Event, ...]
+    step_seen_unix_s: Mapping[int, float]
+    resume_step: int | None
+
+
+def follow(
+    fault: Fault, scene: Scene, keeper: "subprocess.Popen[bytes]", *, until_mono_s: float, tell: Callable[[Event], None] | None = None
+) -> Followed:
+    """Strike and heal at the right moments until the command ends or the deadline comes."""
+    journal, steps, resume_step = EventFile(scene.job / "events.jsonl"), StepWatch(), None
+    while True:
+        over = keeper.poll() is not None or time.monotonic() > until_mono_s
+        steps.look([scene.output, *scene.job.glob("attempts/*/rank0.log")], at_unix_s=time.time())
+        for event in journal.look():
+            if event.kind == "progress" and event.step is not None:
+                steps.note(event.step, event.at_unix_s)
+            if event.kind in _HEAL_AT:
+                resume_step = scene.newest_checkpoint_step() if resume_step is None else resume_step
+                fault.heal(scene)
+            if tell is not None:
+                tell(event)
+        if over:
+            return Followed(tuple(journal.events), steps.first_seen_unix_s, resume_step)
+        fault.strike(scene, Moment(step=steps.last, keeper_pid=keeper.pid))
+        time.sleep(_TICK_S)
+
+
+def play(fault: Fault, scene: Scene, settings: Settings, *, run_number: int, seed: str) -> Outcome:
+    """One run from an empty folder to its outcome. Nothing that it started is alive afterwards."""
+    build(scene)
+    began = time.monotonic()
+    left_file = scene.truth.with_name("left.txt")
+    try:
+        env = environment(fault.prepare(scene))
+        with kept(patrol_command(scene, settings), env, left_file=left_file, output=scene.output) as keeper:
+            seen = follow(fault, scene, keeper, until_mono_s=began + settings.deadline_s)
+            code = keeper.poll()
+    finally:
+        fault.clear()
+    truth = read_truth(scene.truth)
+    return Outcome(
+        fault=fault.id,
+        expects=fault.expects,
+        verdict=fault.verdict,
+        causes=fault.causes,
+        run=run_number,
+        seed=seed,
+        truth=truth,
+        onset_unix_s=onset(truth, seen.step_seen_unix_s),
+        ended_unix_s=time.time(),
+        resume_step=seen.resume_step,
+        events=seen.events,
+        exit_code=Missing(f"not at its end after {settings.deadline_s:g} s") if code is None else code,
+        finished=scene.last_checkpoint.exists(),
+        bundles=verify_bundles(seen.events, scene.job, _bundle_stands),
+        left=tuple(left_file.read_text().splitlines()) if left_file.exists() else (),
+        seconds=round(time.monotonic() - began, 1),
+        folder=str(scene.folder),
+    )
+
+
+def onset(truth: Truth | Missing, first_seen_unix_s: Mapping[int, float]) -> float | Missing:
+    """The culprit's last progress mark: the injector's own time, else the first sight of the step before the one it missed."""
+    if isinstance(truth, Missing):
+        return Missing(f"no onset: {truth.reason}")
+    if truth.at_unix_s is not None:
+        return truth.at_unix_s
+    if truth.step is None:
+        return Missing("no onset: this drill has none")
+    return first_seen_unix_s.get(truth.step - 1, Missing(f"no onset: step {truth.step - 1} was never told"))
+
+
+def verify_bundles(events: Sequence[Event], job: Path, stands: Callable[[Path], bool]) -> dict[str, bool]:
+    """Each sealed bundle's path, as its event gives it, and whether it stands; a relative path lies below the job directory."""
+    return {event.path: stands(job / event.path) for event in events if event.kind == "bundle_sealed" and event.path}
+
+
+def _bundle_stands(path: Path) -> bool:
+    try:
+        return run([sys.executable, "-m", "rankpatrol", "bundle", "verify", str(path)], deadline_s=60).exit_code == 0
+    except CommandFailed:
+        return False

@@ -1,0 +1,81 @@
+"""Many runs as one table, for people and as JSON."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from rich.table import Table
+
+from rankpatrol.core.records import Record
+from rankpatrol.drill.score import Score
+
+
+class Spread(Record, frozen=True):
+    """Seconds over several runs: median, 95th percentile and maximum, each a value that was really measured (nearest rank)."""
+
+    p50_s: float
+    p95_s: float
+    max_s: float
+
+
+class Row(Record, frozen=True, kw_only=True):
+    """One fault over all its runs. A spread is None where no run got so far."""
+
+    fault: str
+    runs: int
+    passed: int
+    caught: int
+    named_rightly: int
+    suspect: Spread | None
+    verdict: Spread | None
+    ended: Spread | None
+
+
+def rows(scores: Iterable[Score]) -> tuple[Row, ...]:
+    """One row a fault, in the order in which the faults came."""
+    by_fault: dict[str, list[Score]] = {}
+    for one in scores:
+        by_fault.setdefault(one.fault, []).append(one)
+    return tuple(_row(fault, runs) for fault, runs in by_fault.items())
+
+
+def _row(fault: str, runs: Sequence[Score]) -> Row:
+    return Row(
+        fault=fault,
+        runs=len(runs),
+        passed=sum(one.passed for one in runs),
+        caught=sum(one.caught for one in runs),
+        named_rightly=sum(one.named_rightly for one in runs),
+        suspect=spread(one.suspect_s for one in runs),
+        verdict=spread(one.verdict_s for one in runs),
+        ended=spread(one.ended_s for one in runs),
+    )
+
+
+def spread(seconds: Iterable[float | None]) -> Spread | None:
+    """The spread of those that are known."""
+    known = sorted(value for value in seconds if value is not None)
+    if not known:
+        return None
+    return Spread(*(known[max(0, math.ceil(share * len(known)) - 1)] for share in (0.5, 0.95, 1.0)))
+
+
+def table(scores: Sequence[Score]) -> Table:
+    """The scorecard; times are p50 / p95 / max in seconds from the onset."""
+    shown = Table(title="drill scorecard (seconds from the onset: p50 / p95 / max)")
+    shown.add_column("fault")
+    for heading in ("runs", "passed", "caught", "named rightly", "suspect named", "verdict", "ended"):
+        shown.add_column(heading, justify="right")
+    for row in rows(scores):
+        counts = (row.runs, row.passed, row.caught, row.named_rightly)
+        shown.add_row(row.fault, *map(str, counts), *map(_say, (row.suspect, row.verdict, row.ended)))
+    return shown
+
+
+def to_json(scores: Sequence[Score]) -> bytes:
+    """Rows and every run, ready to be kept."""
+    return msgspec.json.format(msgspec.json.encode({"rows": rows(scores), "runs": list(scores)}), indent=2) + b"\n"
+
+
+def _say(seen: Spread | None) -> str:
+    return "-" if seen is None else f"{seen.p50_s:.1f} / {seen.p95_s:.1f} / {seen.max_s:.1f}"

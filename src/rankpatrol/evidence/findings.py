@@ -1,0 +1,41 @@
+"""Everything that goes into one bundle, and the same without its secrets. Pure."""
+
+from typing import Any
+
+import msgspec
+
+from rankpatrol.core.diagnosis import Diagnosis
+from rankpatrol.core.records import Missing, Record
+from rankpatrol.core.snapshot import Snapshot
+from rankpatrol.evidence.redact import redact_json
+
+
+class Findings(Record, frozen=True, kw_only=True):
+    """What is known of an incident at the moment of sealing. `host` by fact: text, a JSON-able value or Missing; `native` by rank."""
+
+    diagnosis: Diagnosis
+    snapshot: Snapshot
+    snapshot_at_alert: Snapshot | None = None
+    native: dict[int, str | Missing] = msgspec.field(default_factory=dict)
+    host: dict[str, Any] = msgspec.field(default_factory=dict)
+    scheduler: Any = None
+    checkpoints: Any = None
+    touched: tuple[str, ...] = ()
+
+
+def without_secrets(findings: Findings) -> Findings:
+    """The same findings, redacted, and without the half characters that a path or a log may hold and UTF-8 cannot."""
+    plain = redact_json(_encodable(msgspec.to_builtins(findings)))
+    return msgspec.convert(plain, Findings)
+
+
+def _encodable(value: Any) -> Any:
+    match value:
+        case str():
+            return value.encode(errors="replace").decode()
+        case dict():
+            return {_encodable(key): _encodable(member) for key, member in value.items()}
+        case list() | tuple():
+            return [_encodable(item) for item in value]
+        case _:
+            return value

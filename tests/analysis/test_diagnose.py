@@ -1,0 +1,211 @@
+"""Who is named, and who is not, when one thing changes."""
+
+import msgspec
+import pytest
+import scenes
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rankpatrol.analysis.diagnose import diagnose
+from rankpatrol.analysis.scene import say_ranks
+from rankpatrol.core.diagnosis import Certainty
+from rankpatrol.core.records import Missing
+from rankpatrol.core.snapshot import IoCounters, SystemCall
+
+TORCH = "/env/lib/python3.11/site-packages/torch"
+BACKWARD = (("_engine_run_backward", f"{TORCH}/autograd/graph.py", 979), ("main", "/home/u/train.py", 60))
+DATA = (("_MultiProcessingDataLoaderIter._try_get_data", f"{TORCH}/utils/data/dataloader.py", 1291), ("main", "/home/u/train.py", 50))
+FETCH = (
+    ("load", "/home/u/data.py", 12),
+    ("_MapDatasetFetcher.fetch", f"{TORCH}/utils/data/_utils/fetch.py", 54),
+    ("main", "/home/u/train.py", 50),
+)
+SLEEPS = (("wait_for_file", "/home/u/train.py", 20), ("main", "/home/u/train.py", 55))
+READS = SystemCall("read", (5, 0, 4096), path="/data/shard-0042.tar", offset_bytes=1048576)
+SLEEP_CALL = SystemCall("clock_nanosleep", (0, 0, 0, 0))
+POLL = SystemCall("poll", (0, 1, 5000))
+
+
+def victim(number):
+    return scenes.rank(number, scenes.process(100 + number), scenes.stack(100 + number, *BACKWARD))
+
+
+def loader(pid, call=READS, state="S", **facts):
+    return scenes.process(pid, name="pt_data_worker", call=call, state=state, **facts)
+
+
+def starving(number=3, *children):
+    children = children or ((loader(900), scenes.stack(900, *FETCH)),)
+    return scenes.rank(number, scenes.process(100 + number, call=POLL), scenes.stack(100 + number, *DATA), *children)
+
+
+def sleeper(number=3):
+    return scenes.rank(number, scenes.process(100 + number, call=SLEEP_CALL), scenes.stack(100 + number, *SLEEPS))
+
+
+def test_the_sentence_is_the_contracts():
+    found = diagnose((scenes.snapshot(victim(0), victim(1), victim(2), starving()),))
+    assert found.sentence == (
+        "rank 3 waits for loader process 900, which is blocked reading shard-0042.tar at 1048576; ranks 0-2 wait for it in backward"
+    )
+    assert (found.cause, found.culprit_ranks, found.victim_ranks) == ("data_loader_worker_stuck", (3,), (0, 1, 2))
+    assert (found.file, found.file_offset_bytes, found.process.pid) == ("/data/shard-0042.tar", 1048576, 900)
+    assert found.certainty is Certainty.SUPPORTED
+
+
+def test_a_lone_culprit_is_named_whatever_its_number():
+    for culprit in range(4):
+        ranks = [starving(number) if number == culprit else victim(number) for number in range(4)]
+        assert diagnose((scenes.snapshot(*ranks),)).culprit_ranks == (culprit,)
+
+
+def test_an_idle_loader_process_is_not_the_stuck_one():
+    idle = (loader(899, call=POLL), scenes.stack(899, ("get", "/usr/lib/python3.11/multiprocessing/queues.py", 1)))
+    found = diagnose((scenes.snapshot(victim(0), starving(1, idle, (loader(900), scenes.stack(900, *FETCH)))),))
+    assert found.process.pid == 900
+
+
+def test_a_stopped_loader_process_is_named_without_a_stack():
+    stopped = (loader(900, state="T"), Missing("it is stopped"))
+    found = diagnose((scenes.snapshot(victim(0), starving(1, stopped)),))
+    assert (found.cause, found.process.pid) == ("data_loader_worker_stuck", 900)
+    assert "is stopped (state T)" in found.sentence
+
+
+def test_a_stopped_rank_is_named_by_the_kernels_word():
+    stopped = scenes.rank(1, scenes.process(101, state="T"), Missing("it is stopped"))
+    found = diagnose((scenes.snapshot(victim(0), stopped),))
+    assert (found.cause, found.culprit_ranks, found.certainty) == ("rank_stopped", (1,), Certainty.SUPPORTED)
+
+
+def test_a_rank_under_a_debugger_is_nobodys_fault():
+    traced = scenes.rank(1, scenes.process(101, state="t", tracer_pid=77), Missing("it is traced"))
+    found = diagnose((scenes.snapshot(victim(0), traced),))
+    assert (found.verdict, found.culprit_ranks, found.awaited_ranks) == ("benign_wait", None, (1,))
+
+
+def test_a_rank_that_sleeps_in_user_code_is_blocked_and_its_line_is_named():
+    found = diagnose((scenes.snapshot(victim(0), victim(1), sleeper(2)),))
+    assert (found.cause, found.culprit_ranks) == ("rank_blocked", (2,))
+    assert "sleeps in wait_for_file (train.py:20)" in found.sentence
+
+
+def test_two_blocked_ranks_are_both_named():
+    found = diagnose((scenes.snapshot(victim(0), sleeper(1), sleeper(2), victim(3)),))
+    assert found.culprit_ranks == (1, 2)
+
+
+def test_a_hook_called_from_backward_is_not_waiting_for_peers():
+    hook = scenes.rank(1, scenes.process(101), scenes.stack(101, ("my_hook", "/home/u/train.py", 9), *BACKWARD))
+    found = diagnose((scenes.snapshot(victim(0), hook),))
+    assert found.culprit_ranks == (1,)
+
+
+def test_backward_that_runs_is_computing_not_waiting():
+    computing = scenes.rank(0, scenes.process(100, state="R", call=SystemCall("running")), scenes.stack(100, *BACKWARD))
+    assert 0 not in diagnose((scenes.snapshot(computing, sleeper(1)),)).victim_ranks
+
+
+def later(snapshot, rank, **facts):
+    """The same scene two seconds on, with one rank's facts changed."""
+    ranks = tuple(
+        msgspec.structs.replace(each, process=msgspec.structs.replace(each.process, **facts)) if each.rank == rank else each
+        for each in snapshot.ranks
+    )
+    return msgspec.structs.replace(snapshot, ranks=ranks, at_mono_s=snapshot.at_mono_s + 2)
+
+
+def test_an_awaited_rank_that_reads_is_a_benign_wait():
+    first = scenes.snapshot(sleeper(0), victim(1))
+    found = diagnose((first, later(first, 0, io=IoCounters(1 << 20, 0, 0, 0))))
+    assert (found.verdict, found.awaited_ranks, found.culprit_ranks) == ("benign_wait", (0,), None)
+    assert "read 1048576 bytes" in found.sentence
+
+
+def test_a_busy_child_is_work_of_its_rank():
+    def at(read_bytes):
+        child = scenes.process(900, name="cp", call=SystemCall("read"), io=IoCounters(read_bytes, 0, 0, 0))
+        return scenes.snapshot(
+            scenes.rank(0, scenes.process(100, call=SystemCall("wait4")), scenes.stack(100, *SLEEPS), (child, Missing("not Python"))),
+            victim(1),
+        )
+
+    assert diagnose((at(0), at(1 << 30))).verdict == "benign_wait"
+
+
+def spinning(at_line):
+    busy = scenes.process(100, state="R", call=SystemCall("running"))
+    return scenes.snapshot(scenes.rank(0, busy, scenes.stack(100, ("spin", "/home/u/train.py", at_line))), victim(1))
+
+
+def looks(lines):
+    """Looks two seconds apart at a rank that burns a core, at these lines."""
+    return tuple(later(spinning(line), 0, cpu_ticks=200 * number, main_thread_ticks=200 * number) for number, line in enumerate(lines))
+
+
+def test_a_loop_of_one_line_is_a_spin_once_enough_looks_agree():
+    assert diagnose(looks([7, 7])).verdict == "undetermined"
+    found = diagnose(looks([7, 8, 7, 8]))
+    assert (found.verdict, found.cause, found.culprit_ranks) == ("hang", "spin", (0,))
+
+
+def test_cpu_with_changing_frames_is_work():
+    found = diagnose(looks([7, 8, 19, 31]))
+    assert (found.verdict, found.awaited_ranks) == ("benign_wait", (0,))
+
+
+def test_a_rank_that_cannot_be_seen_keeps_everybody_else_only_suspected():
+    unseen = scenes.rank(1, Missing("/proc is hidden"), Missing("no"))
+    found = diagnose((scenes.snapshot(victim(0), unseen, starving(2)),))
+    assert (found.culprit_ranks, found.certainty) == ((2,), Certainty.SUSPECTED)
+
+
+def test_nobody_is_named_when_a_rank_has_ended_or_is_missing():
+    ended = msgspec.structs.replace(victim(1), exit_status=0, process=Missing("ended"))
+    assert diagnose((scenes.snapshot(victim(0), ended, starving(2)),)).culprit_ranks is None
+    assert diagnose((scenes.snapshot(victim(0), starving(1), world_size=3),)).culprit_ranks is None
+
+
+def test_nothing_seen_is_refused():
+    with pytest.raises(ValueError, match="nothing was seen"):
+        diagnose(())
+
+
+@pytest.mark.parametrize(("ranks", "words"), [((3,), "rank 3"), ((0, 1, 2), "ranks 0-2"), ((0, 2, 5, 6, 7), "ranks 0, 2 and 5-7")])
+def test_ranks_are_said_in_runs(ranks, words):
+    assert say_ranks(ranks) == words
+
+
+SCENES = [
+    *(scenes.recorded(name) for name in scenes.SCENARIOS),
+    scenes.snapshot(victim(0), victim(1), victim(2), starving()),
+    scenes.snapshot(victim(0), sleeper(1), sleeper(2), victim(3)),
+]
+
+
+def blinded(sample, what):
+    """The sample with something of it not seen."""
+    gone = Missing("refused")
+    match what:
+        case "stack":
+            return msgspec.structs.replace(sample, stack=gone)
+        case "child stacks":
+            return msgspec.structs.replace(sample, child_stacks=dict.fromkeys(sample.child_stacks, gone))
+        case "process":
+            return msgspec.structs.replace(sample, process=gone, stack=gone)
+        case _:
+            hidden = msgspec.structs.replace(sample.process, system_call=gone, wait_channel=gone)
+            return msgspec.structs.replace(sample, process=hidden, stack=gone)
+
+
+@given(
+    st.sampled_from(SCENES), st.dictionaries(st.integers(0, 3), st.sampled_from(["stack", "child stacks", "process", "ptrace"]), min_size=1)
+)
+def test_seeing_less_never_accuses_anybody_new_nor_makes_it_more_certain(seen, hidden):
+    whole = diagnose((seen,))
+    ranks = tuple(blinded(each, hidden[each.rank]) if each.rank in hidden else each for each in seen.ranks)
+    less = diagnose((msgspec.structs.replace(seen, ranks=ranks),))
+    assert set(less.culprit_ranks or ()) <= set(whole.culprit_ranks or ())
+    order = list(Certainty)
+    if less.culprit_ranks:
+        assert order.index(less.certainty) >= order.index(whole.certainty)

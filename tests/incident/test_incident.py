@@ -1,0 +1,126 @@
+"""An incident's life: what must follow what, in any order of events."""
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rankpatrol.core.diagnosis import Certainty, Diagnosis
+from rankpatrol.incident.machine import replay, step
+from rankpatrol.incident.records import (
+    ActionEnded,
+    AttemptEnded,
+    BundleSealed,
+    CarryOut,
+    Close,
+    GiveVerdict,
+    IncidentEvent,
+    IncidentPolicy,
+    ProgressReturned,
+    RaiseAlert,
+    SealEvidence,
+    SealFailed,
+    Stage,
+    SuspectNamed,
+    VerdictGiven,
+)
+
+HANG = Diagnosis(verdict="hang", cause="rank_blocked", culprit_ranks=(1,), certainty=Certainty.SUPPORTED, sentence="rank 1 sleeps")
+NAMED = SuspectNamed(incident=1, attempt=0, onset_unix_s=1.8e9, diagnosis=HANG)
+VERDICT = VerdictGiven(onset_unix_s=1.8e9, diagnosis=HANG)
+SEALED = BundleSealed(path="/job/incidents/1")
+ACT, OBSERVE = IncidentPolicy(act=True), IncidentPolicy(act=False)
+
+
+def live(*events, policy=ACT):
+    """The instructions of each event in turn, and the last state."""
+    state, told = None, []
+    for event in events:
+        state, instructions = step(state, event, policy)
+        told.append(instructions)
+    return state, told
+
+
+def test_the_whole_life():
+    state, told = live(NAMED, VERDICT, SEALED, ActionEnded(done=True), AttemptEnded(ordered=False))
+    assert told == [
+        (RaiseAlert(),),
+        (GiveVerdict(), SealEvidence(fresh=True)),
+        (CarryOut(bundle="/job/incidents/1"),),
+        (),
+        (Close(how="ended"),),
+    ]
+    assert state.stage is Stage.CLOSED
+
+
+def test_observe_seals_and_never_acts():
+    _, told = live(NAMED, VERDICT, SEALED, ProgressReturned(), policy=OBSERVE)
+    assert told[2:] == [(), (Close(how="recovered"),)]
+
+
+def test_what_recovers_by_itself_leaves_the_evidence_of_its_alert():
+    state, told = live(NAMED, ProgressReturned(), SEALED)
+    assert told[1:] == [(SealEvidence(fresh=False),), (Close(how="recovered"),)]
+    assert state.bundle == "/job/incidents/1"
+
+
+def test_an_attempt_that_ends_before_the_verdict_closes_the_incident():
+    assert live(NAMED, AttemptEnded(ordered=False), SEALED)[1][-1] == (Close(how="ended"),)
+    assert live(NAMED, AttemptEnded(ordered=True), SEALED)[1][-1] == (Close(how="dismissed"),)
+
+
+def test_evidence_that_cannot_be_sealed_is_tried_in_the_other_place_and_then_nothing_is_done():
+    state, told = live(NAMED, VERDICT, SealFailed(why="full"), SealFailed(why="full"))
+    assert told[2:] == [(SealEvidence(fresh=True),), ()]
+    assert state.stage is Stage.JUDGED
+
+
+def test_a_suspicion_is_never_acted_upon():
+    weak = msgspec.structs.replace(HANG, certainty=Certainty.SUSPECTED)
+    assert live(NAMED, VerdictGiven(onset_unix_s=0.0, diagnosis=weak), SEALED)[1][-1] == ()
+
+
+def test_a_closed_incident_hears_nothing_but_a_new_suspect():
+    state, told = live(NAMED, AttemptEnded(ordered=False), SEALED, VERDICT, SEALED, ActionEnded(done=True))
+    assert told[3:] == [(), (), ()]
+    state, instructions = step(state, msgspec.structs.replace(NAMED, incident=2), ACT)
+    assert (state.incident, instructions) == (2, (RaiseAlert(),))
+
+
+EVENTS = st.lists(
+    st.sampled_from(
+        [
+            NAMED,
+            VERDICT,
+            SEALED,
+            SealFailed(why="full"),
+            ActionEnded(done=True),
+            ActionEnded(done=False),
+            ProgressReturned(),
+            AttemptEnded(ordered=False),
+            AttemptEnded(ordered=True),
+        ]
+    ),
+    max_size=12,
+)
+
+
+@given(EVENTS, st.sampled_from([ACT, OBSERVE]))
+def test_no_order_of_events_acts_before_a_seal_or_under_observe(events, policy):
+    sealed = judged = False
+    for event, instructions in zip(events, live(*events, policy=policy)[1], strict=True):
+        sealed, judged = sealed or event == SEALED, judged or event == VERDICT
+        for instruction in instructions:
+            if isinstance(instruction, CarryOut):
+                assert policy is ACT
+                assert sealed
+                assert judged
+
+
+@given(EVENTS, st.integers(0, 12))
+def test_an_agent_that_stops_anywhere_goes_on_from_the_record(events, cut):
+    """What was recorded, written and read back, gives the state and the open instruction of the agent that never stopped."""
+    encoded = [msgspec.json.encode(event) for event in events[:cut]]
+    read_back = [msgspec.json.decode(line, type=IncidentEvent) for line in encoded]
+    state, pending = replay(read_back, ACT)
+    live_state, told = live(*events[:cut])
+    assert (state, pending) == (live_state, told[-1] if told else ())

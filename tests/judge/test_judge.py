@@ -1,0 +1,228 @@
+"""The judge on virtual time: nothing waits, the events carry their time."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rankpatrol.core.diagnosis import Certainty, Diagnosis
+from rankpatrol.judge.judge import step
+from rankpatrol.judge.records import (
+    AttemptBegan,
+    Judged,
+    JudgeState,
+    LookCloser,
+    Looked,
+    Observed,
+    Policy,
+    RankActivity,
+    Resumed,
+    Suspected,
+)
+
+POLICY = Policy(patience_s=20.0)
+STUCK = Diagnosis(
+    verdict="hang", cause="rank_blocked", culprit_ranks=(1,), victim_ranks=(0,), certainty=Certainty.SUPPORTED, sentence="rank 1 sleeps"
+)
+WORKS = Diagnosis(
+    verdict="benign_wait", cause="none", awaited_ranks=(1,), victim_ranks=(0,), certainty=Certainty.SUPPORTED, sentence="rank 1 works"
+)
+
+
+class Court:
+    """A judge and its clock: two ranks that move until they are told to stand."""
+
+    def __init__(self, policy=POLICY, joined=True):
+        self.policy, self.joined = policy, joined
+        self.at_s, self.ticks, self.moving, self.extra = 0.0, 0, {0, 1}, {}
+        self.counts = {0: 0, 1: 0}
+        self.found = []
+        self.answer = STUCK
+        self.state, _ = step(JudgeState(), AttemptBegan(at_s=0.0, attempt=0, world_size=2), policy)
+
+    def run(self, seconds):
+        """Pass time second by second; every request for a look is answered at once. Returns what was said in that time."""
+        said = []
+        for _ in range(seconds):
+            self.at_s += 1.0
+            for rank in self.moving:
+                self.counts[rank] += 5
+            said += self._tell(Observed(at_s=self.at_s, ranks=tuple(self._activity(rank) for rank in (0, 1))))
+        self.found += said
+        return said
+
+    def _activity(self, rank):
+        facts = {"ended": False, "joined": self.joined, "traced": False, "stopped": False, "step": None, "switches": self.counts[rank]}
+        return RankActivity(rank=rank, main_thread_ticks=self.counts[rank], **{**facts, **self.extra.get(rank, {})})
+
+    def _tell(self, event):
+        self.state, findings = step(self.state, event, self.policy)
+        said = [(self.at_s, finding) for finding in findings]
+        for finding in findings:
+            if isinstance(finding, LookCloser) and self.answer is not None:
+                said += self._tell(Looked(at_s=self.at_s, diagnosis=self.answer))
+        return said
+
+
+def first(said, kind):
+    return next((at_s for at_s, finding in said if isinstance(finding, kind)), None)
+
+
+def test_nothing_is_said_of_a_training_that_moves():
+    assert Court().run(3600) == []
+
+
+def test_a_suspect_is_named_within_ten_seconds_of_the_onset():
+    court = Court()
+    court.run(30)
+    court.moving = set()
+    said = court.run(15)
+    assert first(said, Suspected) - 30 <= 10
+    onset = next(finding.onset_s for _, finding in said if isinstance(finding, Suspected))
+    assert onset == 30.0
+
+
+def test_a_verdict_waits_for_patience_and_comes_soon_after():
+    court = Court()
+    court.run(30)
+    court.moving = set()
+    judged_at_s = first(court.run(60), Judged)
+    assert 50.0 <= judged_at_s <= 56.0
+
+
+def test_there_is_one_suspicion_and_one_verdict_however_long_it_lasts():
+    court = Court()
+    court.run(10)
+    court.moving = set()
+    court.run(600)
+    kinds = [type(finding) for _, finding in court.found]
+    assert (kinds.count(Suspected), kinds.count(Judged)) == (1, 1)
+
+
+def test_what_is_proved_is_judged_without_patience():
+    court = Court(Policy(patience_s=180.0))
+    court.answer = Diagnosis(**{**{name: getattr(STUCK, name) for name in STUCK.__struct_fields__}, "certainty": Certainty.PROVED})
+    court.run(10)
+    court.moving = set()
+    assert first(court.run(20), Judged) is not None
+
+
+def test_what_is_only_suspected_is_never_judged():
+    court = Court()
+    court.answer = Diagnosis(**{**{name: getattr(STUCK, name) for name in STUCK.__struct_fields__}, "certainty": Certainty.SUSPECTED})
+    court.run(10)
+    court.moving = set()
+    said = court.run(3600)
+    assert first(said, Suspected) is not None
+    assert first(said, Judged) is None
+
+
+def test_an_awaited_rank_that_works_is_named_and_never_judged():
+    court = Court()
+    court.answer = WORKS
+    court.run(10)
+    court.moving = set()
+    said = court.run(3600)
+    assert first(said, Suspected) is not None
+    assert first(said, Judged) is None
+
+
+def test_patience_starts_again_when_the_awaited_rank_worked():
+    court = Court()
+    court.answer = WORKS
+    court.run(10)
+    court.moving = set()
+    court.run(60)
+    court.answer = STUCK
+    judged_at_s = first(court.run(60), Judged)
+    assert judged_at_s >= 70.0 - 5.0 + 20.0
+
+
+def test_movement_ends_the_suspicion():
+    court = Court()
+    court.run(10)
+    court.moving = set()
+    court.run(10)
+    court.moving = {0, 1}
+    assert first(court.run(5), Resumed) is not None
+    court.moving = set()
+    assert first(court.run(12), Suspected) is not None
+
+
+def test_a_look_that_comes_after_the_movement_is_forgotten():
+    court = Court()
+    court.run(10)
+    state, said = step(court.state, Looked(at_s=10.5, diagnosis=STUCK), POLICY)
+    assert (state, said) == (court.state, ())
+
+
+def test_looks_that_disagree_name_nobody():
+    court = Court()
+    court.run(10)
+    court.moving, court.answer = set(), None
+    said = []
+    for number in range(20):
+        court.answer = STUCK if number % 2 else Diagnosis(verdict="undetermined", cause="unknown", sentence="?")
+        said += court.run(2)
+    assert first(said, Suspected) is None
+
+
+def test_a_loader_wait_that_wakes_every_five_seconds_is_no_movement():
+    court = Court()
+    court.run(10)
+    court.moving = set()
+    switches, said = 50, []
+    for _ in range(6):
+        switches += 2  # the poll of torch's loader has a limit of 5 s
+        court.extra = {1: {"switches": switches}}
+        said += court.run(5)
+    assert first(said, Suspected) is not None
+    assert first(said, Resumed) is None
+
+
+def test_steps_in_the_log_are_progress_though_one_rank_stands():
+    court = Court()
+    court.run(10)
+    court.moving = {0}
+    said = []
+    for number in range(20):
+        court.extra = {0: {"step": number}}
+        said += court.run(3)
+    assert said == []
+
+
+def test_a_debugger_or_an_ended_rank_or_a_suspended_job_pauses_the_judgement():
+    for extra in ({1: {"traced": True}}, {1: {"ended": True}}, {0: {"stopped": True}, 1: {"stopped": True}}):
+        court = Court()
+        court.run(10)
+        court.moving, court.extra = set(), extra
+        assert court.run(600) == []
+
+
+def test_a_start_may_take_a_minute():
+    court = Court(joined=False)
+    court.run(5)
+    court.moving = set()
+    assert court.run(50) == []
+    assert first(court.run(20), LookCloser) is not None
+
+
+def test_a_new_attempt_forgets_everything():
+    court = Court()
+    court.run(10)
+    court.moving = set()
+    court.run(30)
+    state, said = step(court.state, AttemptBegan(at_s=60.0, attempt=1, world_size=2), POLICY)
+    assert said == ()
+    assert (state.seen, state.suspected, state.judged, state.agreeing) == ({}, False, False, ())
+
+
+@given(st.lists(st.sampled_from([{0, 1}, {0}, {1}, set()]), max_size=60), st.sampled_from([STUCK, WORKS]))
+def test_no_verdict_comes_before_patience_whatever_the_ranks_do(moves, answer):
+    court = Court()
+    court.answer = answer
+    still_s = 0
+    for moving in moves:
+        court.moving = moving
+        said = court.run(1)
+        still_s = 0 if 1 in moving else still_s + 1
+        if first(said, Judged) is not None:
+            assert still_s >= POLICY.patience_s
