@@ -9,6 +9,7 @@ from rankpatrol.core.records import Missing, ProcessId
 from rankpatrol.core.snapshot import Frame, IoCounters, ProcessSample, RankSample, Snapshot, Stack, SystemCall, ThreadStack
 
 STACKS = Path(__file__).parent / "data" / "stacks"
+FUTEX = SystemCall("futex")
 SCENARIOS = tuple(sorted(path.stem for path in STACKS.glob("*.json")))
 
 
@@ -17,7 +18,7 @@ def process(
     *,
     name: str = "python3",
     state: str = "S",
-    call: SystemCall | Missing = SystemCall("futex"),
+    call: SystemCall | Missing = FUTEX,
     ticks: int = 0,
     threads: tuple[str, ...] = (),
     **facts: Any,

@@ -2,10 +2,10 @@
 
 import msgspec
 import pytest
-import scenes
 from hypothesis import given
 from hypothesis import strategies as st
 
+import scenes
 from rankpatrol.analysis.diagnose import diagnose
 from rankpatrol.analysis.scene import say_ranks
 from rankpatrol.core.diagnosis import Certainty

@@ -1,8 +1,8 @@
 """The situations recorded from real ranks, each with the only right answer."""
 
 import pytest
-import scenes
 
+import scenes
 from rankpatrol.analysis.diagnose import diagnose
 
 BLAMED = {

@@ -74,6 +74,12 @@ def test_evidence_that_cannot_be_sealed_is_tried_in_the_other_place_and_then_not
     assert state.stage is Stage.JUDGED
 
 
+def test_an_action_that_was_not_done_closes_the_incident_so_that_new_evidence_can_come():
+    state, told = live(NAMED, VERDICT, SEALED, ActionEnded(done=False, why="stale"))
+    assert told[-1] == (Close(how="dismissed"),)
+    assert step(state, msgspec.structs.replace(NAMED, incident=2), ACT)[1] == (RaiseAlert(),)
+
+
 def test_a_suspicion_is_never_acted_upon():
     weak = msgspec.structs.replace(HANG, certainty=Certainty.SUSPECTED)
     assert live(NAMED, VerdictGiven(onset_unix_s=0.0, diagnosis=weak), SEALED)[1][-1] == ()

@@ -14,6 +14,7 @@ from rankpatrol.agent.status import write_state
 from rankpatrol.agent.voice import Voice
 from rankpatrol.analysis.diagnose import diagnose
 from rankpatrol.core.durations import say_duration
+from rankpatrol.core.errors import PatrolError
 from rankpatrol.evidence.bundle import reopen
 from rankpatrol.incident.records import IncidentPolicy, IncidentState
 from rankpatrol.journal import Journal
@@ -40,6 +41,12 @@ from rankpatrol.system.process import identify
 _CHECK_S = 15.0
 
 
+class NotRecovered(PatrolError):
+    """A step of the recovery was not done."""
+
+    help = "events.jsonl says which step and why. A rank in D state cannot be ended by anybody: the machine or its storage must be mended."
+
+
 class Agent:
     """The patrol of one job. Everything it needs to go on is in the job directory and the run directory."""
 
@@ -61,9 +68,12 @@ class Agent:
         self._step_told: int | None = None
 
     def adopt(self, announced: set[int], ended: set[int]) -> None:
-        """Go on where an earlier agent stopped: what it has told is not told again."""
+        """Go on where an earlier agent stopped: what it has told is not told again, and the judge starts to look afresh."""
         self._announced, self._ended = announced, ended
-        self.attempt = current_attempt(self.run_dir)
+        open_attempts = sorted(announced - ended)
+        if open_attempts:
+            self.attempt = read_attempt(self.run_dir, open_attempts[-1])
+            self._judge(AttemptBegan(at_s=self.clock.mono_s(), attempt=self.attempt.number, world_size=self.attempt.world_size()))
         self.desk.adopt(self.job_dir)
 
     def cycle(self) -> str:
@@ -111,7 +121,8 @@ class Agent:
         wanted = plan(job=self.spec.job, attempt=state.attempt, incident=state.incident, checkpoint=checkpoint)
         where = f"from {Path(checkpoint.path).name}" if checkpoint else "from the script's own choice"
         self.voice.say(f"ending attempt {state.attempt}; the next one resumes {where}", "verdict")
-        execute(wanted, proof, self.scheduler, self.clock, lambda report: self._tell_step(state, report))
+        if not execute(wanted, proof, self.scheduler, self.clock, lambda report: self._tell_step(state, report)):
+            raise NotRecovered(f"attempt {state.attempt} could not be ended")
 
     def announce(self, what: str, style: str) -> None:
         """Tell the user."""
@@ -220,7 +231,7 @@ class Agent:
             target=report.target,
             bundle=report.bundle,
             done=report.done,
-            why=report.why,
+            **({"why": report.why} if report.done is False else {}),
         )
 
     def _tell_job_end(self, ended: LauncherExit | None) -> None:

@@ -27,7 +27,7 @@ from rankpatrol.incident.records import (
     SuspectNamed,
     VerdictGiven,
 )
-from rankpatrol.journal import Journal, read_incident_events
+from rankpatrol.journal import Journal, read_events, read_incident_events
 from rankpatrol.system.clock import Clock
 
 
@@ -58,9 +58,11 @@ class IncidentDesk:
         self._policy, self._journal, self._hands, self._clock = policy, journal, hands, clock
         self.state: IncidentState | None = None
         self._count = 0
+        self._told: set[tuple[str, int]] = set()
 
     def adopt(self, job_dir: Path) -> None:
-        """Take up what an earlier agent left: its incident, and the instruction it had not finished."""
+        """Take up what an earlier agent left: its incident, and the instruction it had not finished; what it told stays told."""
+        self._told = {(event["kind"], event["incident"]) for event in read_events(job_dir) if "incident" in event}
         pending: tuple[Instruction, ...] = ()
         for event in read_incident_events(job_dir):
             self.state, pending = step(self.state, event, self._policy)
@@ -112,43 +114,32 @@ class IncidentDesk:
             case CarryOut():
                 return self._act(state, instruction.bundle)
             case Close():
-                self._journal.tell("incident_closed", state.attempt, incident=state.incident, how=instruction.how)
-                self._hands.announce(f"incident {state.incident} closed: {instruction.how}", "good")
+                if self._tell("incident_closed", state, how=instruction.how):
+                    self._hands.announce(f"incident {state.incident} closed: {instruction.how}", "good")
         return None
+
+    def _tell(self, kind: str, state: IncidentState, **fields: object) -> bool:
+        """Write one event of this incident, unless it stands there already."""
+        if (kind, state.incident) in self._told:
+            return False
+        self._told.add((kind, state.incident))
+        self._journal.tell(kind, state.attempt, incident=state.incident, **fields)
+        return True
 
     def _raise_alert(self, state: IncidentState) -> None:
         diagnosis = state.diagnosis
         self._hands.put_aside()
         named = diagnosis.culprit_ranks or diagnosis.awaited_ranks or ()
-        self._journal.tell(
-            "alert",
-            state.attempt,
-            incident=state.incident,
-            why=diagnosis.reasons_for[-1] if diagnosis.reasons_for else diagnosis.sentence,
-            cause=diagnosis.cause,
-            suspect_ranks=named,
-            certainty=diagnosis.certainty,
-            sentence=diagnosis.sentence,
-            onset_unix_s=round(state.onset_unix_s, 3),
-        )
-        since = say_duration(max(0.0, self._clock.unix_s() - state.onset_unix_s))
-        self._hands.announce(f"{diagnosis.sentence} ({diagnosis.certainty}; for {since})", "alert")
+        why = diagnosis.reasons_for[-1] if diagnosis.reasons_for else diagnosis.sentence
+        if self._tell("alert", state, why=why, suspect_ranks=named, **_said(state)):
+            since = say_duration(max(0.0, self._clock.unix_s() - state.onset_unix_s))
+            self._hands.announce(f"{diagnosis.sentence} ({diagnosis.certainty}; for {since})", "alert")
 
     def _give_verdict(self, state: IncidentState) -> None:
         diagnosis = state.diagnosis
-        self._journal.tell(
-            "verdict",
-            state.attempt,
-            incident=state.incident,
-            verdict=diagnosis.verdict,
-            cause=diagnosis.cause,
-            culprit_ranks=diagnosis.culprit_ranks,
-            awaited_ranks=diagnosis.awaited_ranks,
-            certainty=diagnosis.certainty,
-            sentence=diagnosis.sentence,
-            onset_unix_s=round(state.onset_unix_s, 3),
-        )
-        self._hands.announce(f"{diagnosis.verdict} / {diagnosis.cause} ({diagnosis.certainty}): {diagnosis.sentence}", "verdict")
+        named = {"culprit_ranks": diagnosis.culprit_ranks, "awaited_ranks": diagnosis.awaited_ranks}
+        if self._tell("verdict", state, verdict=diagnosis.verdict, **named, **_said(state)):
+            self._hands.announce(f"{diagnosis.verdict} / {diagnosis.cause} ({diagnosis.certainty}): {diagnosis.sentence}", "verdict")
 
     def _seal(self, state: IncidentState, *, fresh: bool) -> IncidentEvent:
         began_s = self._clock.mono_s()
@@ -158,8 +149,8 @@ class IncidentDesk:
             self._hands.announce(f"the evidence could not be sealed: {problem}. {problem.help}", "alert")
             return SealFailed(why=str(problem))
         seconds = round(self._clock.mono_s() - began_s, 2)
-        self._journal.tell("bundle_sealed", state.attempt, incident=state.incident, path=str(path), seconds=seconds)
-        self._hands.announce(f"evidence sealed in {seconds} s: {path}", "plain")
+        if self._tell("bundle_sealed", state, path=str(path), seconds=seconds):
+            self._hands.announce(f"evidence sealed in {seconds} s: {path}", "plain")
         return BundleSealed(path=str(path))
 
     def _act(self, state: IncidentState, bundle: str) -> IncidentEvent:
@@ -169,3 +160,14 @@ class IncidentDesk:
             self._hands.announce(f"nothing more was done: {problem}. {problem.help}", "alert")
             return ActionEnded(done=False, why=str(problem))
         return ActionEnded(done=True)
+
+
+def _said(state: IncidentState) -> dict[str, object]:
+    """What an alert and a verdict have in common."""
+    diagnosis = state.diagnosis
+    return {
+        "cause": diagnosis.cause,
+        "certainty": diagnosis.certainty,
+        "sentence": diagnosis.sentence,
+        "onset_unix_s": round(state.onset_unix_s, 3),
+    }

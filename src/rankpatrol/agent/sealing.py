@@ -7,7 +7,7 @@ from rankpatrol.collect.stacks import take_native
 from rankpatrol.core.errors import EvidenceError
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import ProcessSample, RankSample, Snapshot
-from rankpatrol.evidence.bundle import IncidentRef
+from rankpatrol.evidence.bundle import IncidentRef, reopen
 from rankpatrol.evidence.capture import seal
 from rankpatrol.evidence.findings import Findings
 from rankpatrol.evidence.host import host_facts
@@ -38,6 +38,9 @@ class Sealer:
 
     def seal(self, root: Path, state: IncidentState, looks: tuple[Snapshot, ...], context: Mapping[str, object]) -> Path:
         """Seal under `root`/incidents; without fresh looks, what was put aside is sealed. Raises EvidenceError."""
+        final = root / "incidents" / str(state.incident)
+        if final.exists():
+            return Path(reopen(final).path)  # sealed by an agent that died before it could say so
         snapshot = looks[-1] if looks else self._aside[-1] if self._aside else None
         if snapshot is None:
             raise NothingSeen("there is no look at the ranks to seal")
@@ -52,11 +55,9 @@ class Sealer:
             checkpoints=context.get("checkpoints"),
             touched=_touched(native, taken=len(looks) or len(self._aside)),
         )
-        incidents = root / "incidents"
-        final = incidents / str(state.incident)
         of = IncidentRef(job=self._spec.job, attempt=state.attempt, incident=state.incident, onset_unix_s=state.onset_unix_s)
         sealed = seal(final, of, findings, self._clock)
-        tidy(incidents, open_names=(str(state.incident),))
+        tidy(final.parent, open_names=(str(state.incident),))
         return Path(sealed.path)
 
     def _native(self, state: IncidentState, snapshot: Snapshot) -> dict[int, str | Missing]:

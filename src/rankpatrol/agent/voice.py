@@ -20,8 +20,12 @@ class Voice:
 
     def say(self, what: str, style: str = "plain") -> None:
         """One event: when, and what."""
-        head = f"{time.strftime('%H:%M:%S')} rankpatrol {_MARKS[style] if self._live else style + ':'}"
-        self._write(f"{self._paint(head, style)} {what}\n")
+        now = time.strftime("%H:%M:%S")
+        if self._live:
+            self._write(f"{self._paint(f'{now} rankpatrol {_MARKS[style]}', style)} {what}\n")
+        else:
+            kind = f" {style}:" if style in {"alert", "verdict"} else ""
+            self._write(f"{now} rankpatrol:{kind} {what}\n")
 
     def show(self, status: str, style: str = "dim") -> None:
         """Draw the live line in the terminal's last row, which is kept out of scrolling (DECSTBM), as package managers do it."""

@@ -15,16 +15,11 @@ from rankpatrol.launch.parent import check_command, launch_environment, make_job
 from rankpatrol.launch.rundir import JobSpec, RunDir
 
 
-class _Duration(click.ParamType):
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, float):
-            return value
-        try:
-            return parse_duration_s(str(value))
-        except UsageProblem as problem:
-            self.fail(f"{problem}. {problem.help}", param, ctx)
+def _seconds(_: click.Context, param: click.Parameter, value: str) -> float:
+    try:
+        return parse_duration_s(value)
+    except UsageProblem as problem:
+        raise click.BadParameter(f"{problem}. {problem.help}", param=param) from problem
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -32,7 +27,7 @@ class _Duration(click.ParamType):
 @click.option(
     "--policy", type=click.Choice(["observe", "recover"]), default="recover", show_default=True, help="Never act, or end and resume."
 )
-@click.option("--patience", type=_Duration(), default="180s", show_default=True, help="How long nothing may work before a stall is a hang.")
+@click.option("--patience", callback=_seconds, default="180s", show_default=True, help="How long nothing may work before it is a hang.")
 @click.option(
     "--checkpoints", type=click.Path(path_type=Path), help="Where the training saves; a new attempt resumes from the newest good one."
 )
@@ -41,7 +36,7 @@ class _Duration(click.ParamType):
 def run(
     job_dir: Path | None, policy: str, patience: float, checkpoints: Path | None, max_restarts: int | None, command: tuple[str, ...]
 ) -> int:
-    r"""Start CMD (torchrun …, or any other command) under patrol, and end with its exit code.
+    """Start CMD (torchrun …, or any other command) under patrol, and end with its exit code.
 
     CMD's words are passed on as they are, but for {checkpoint}: each attempt gets the checkpoint to resume from there, the first
     one an empty word. The same path is in the environment as RANKPATROL_RESUME_FROM.
@@ -49,7 +44,7 @@ def run(
     \b
     rankpatrol run torchrun --nproc-per-node 4 train.py
     rankpatrol run --checkpoints ckpt/ torchrun --nproc-per-node 8 train.py --resume {checkpoint}
-    """
+    """  # ruff: ignore[D301] - click reads the control character: keep these lines as they are
     words = command[1:] if command[0] == "--" else command
     if not words:
         raise UsageProblem("there is no command to run", help="Write it last: rankpatrol run torchrun --nproc-per-node 4 train.py")

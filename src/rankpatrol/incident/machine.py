@@ -50,7 +50,7 @@ def step(state: IncidentState | None, event: IncidentEvent, policy: IncidentPoli
         case SealFailed():
             return _seal_failed(state)
         case ActionEnded():
-            return (replace(state, stage=Stage.ACTED), ()) if event.done and state.stage is Stage.SEALED else (state, ())
+            return _acted(state, event)
         case ProgressReturned():
             return _over(state, "recovered") if state.stage is not Stage.ACTED else (state, ())
         case AttemptEnded():
@@ -98,6 +98,15 @@ def _sealed(state: IncidentState, event: BundleSealed, policy: IncidentPolicy) -
         return state, ()
     sealed = replace(state, stage=Stage.SEALED, bundle=event.path)
     return sealed, (CarryOut(bundle=event.path),) if may_act(sealed, policy) else ()
+
+
+def _acted(state: IncidentState, event: ActionEnded) -> Outcome:
+    """What was not done is not tried again with the same evidence: a new judgement would bring new evidence with it."""
+    if state.stage is not Stage.SEALED:
+        return state, ()
+    if event.done:
+        return replace(state, stage=Stage.ACTED), ()
+    return replace(state, stage=Stage.CLOSED), (Close(how="dismissed"),)
 
 
 def _seal_failed(state: IncidentState) -> Outcome:

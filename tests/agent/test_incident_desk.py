@@ -1,0 +1,154 @@
+"""The desk does what the incident machine says, in that order, and an agent that was killed anywhere goes on from the record."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from clocks import FakeClock
+from rankpatrol.agent.desk import IncidentDesk
+from rankpatrol.core.diagnosis import Certainty, Diagnosis
+from rankpatrol.core.errors import EvidenceError, PatrolError
+from rankpatrol.incident.records import IncidentPolicy
+from rankpatrol.journal import Journal, read_events
+
+HANG = Diagnosis(
+    verdict="hang",
+    cause="rank_blocked",
+    culprit_ranks=(1,),
+    certainty=Certainty.SUPPORTED,
+    sentence="rank 1 sleeps",
+    reasons_for=("it does",),
+)
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing catches it."""
+
+
+class Hands:
+    """Records what it is asked to do; may be told to fail, or to die before or after one deed."""
+
+    def __init__(self):
+        self.deeds, self.full, self.refuses, self.dies_at, self.dies_after = [], 0, False, None, None
+
+    def _do(self, deed):
+        if deed == self.dies_at:
+            raise Killed
+        self.deeds.append(deed)
+        if deed == self.dies_after:
+            raise Killed
+
+    def put_aside(self):
+        self._do("put_aside")
+
+    def seal(self, state, *, fresh, spare):
+        self._do("seal spare" if spare else "seal")
+        if self.full:
+            self.full -= 1
+            raise EvidenceError("no space left")
+        return Path("/job/incidents/1")
+
+    def recover(self, state, bundle):
+        self._do("recover")
+        if self.refuses:
+            raise PatrolError("stale")
+
+    def announce(self, what, style):
+        pass
+
+
+def desk_in(folder, hands, *, act=True):
+    clock = FakeClock()
+    return IncidentDesk(IncidentPolicy(act=act), Journal(folder, clock), hands, clock)
+
+
+def play(desk):
+    desk.suspect(0, 1.8e9, HANG)
+    desk.judged(1.8e9, HANG)
+    desk.attempt_ended(ordered=False)
+
+
+def kinds(folder):
+    return [event["kind"] for event in read_events(folder)]
+
+
+def test_alert_seal_and_action_come_in_this_order(tmp_path):
+    hands = Hands()
+    play(desk_in(tmp_path, hands))
+    assert hands.deeds == ["put_aside", "seal", "recover"]
+    assert kinds(tmp_path) == ["alert", "verdict", "bundle_sealed", "incident_closed"]
+
+
+def test_observe_never_acts(tmp_path):
+    hands = Hands()
+    play(desk_in(tmp_path, hands, act=False))
+    assert "recover" not in hands.deeds
+
+
+def test_a_full_job_directory_is_sealed_beside_and_acted_upon(tmp_path):
+    hands = Hands()
+    hands.full = 1
+    play(desk_in(tmp_path, hands))
+    assert hands.deeds == ["put_aside", "seal", "seal spare", "recover"]
+
+
+def test_nothing_is_ended_when_the_evidence_can_be_sealed_nowhere(tmp_path):
+    hands = Hands()
+    hands.full = 99
+    desk = desk_in(tmp_path, hands)
+    desk.suspect(0, 1.8e9, HANG)
+    desk.judged(1.8e9, HANG)
+    assert "recover" not in hands.deeds
+
+
+def test_an_open_incident_is_not_begun_twice(tmp_path):
+    desk = desk_in(tmp_path, Hands())
+    desk.suspect(0, 1.8e9, HANG)
+    desk.suspect(0, 1.8e9, HANG)
+    assert kinds(tmp_path) == ["alert"]
+
+
+def test_incidents_are_counted_over_the_whole_job(tmp_path):
+    desk = desk_in(tmp_path, Hands())
+    play(desk)
+    desk.suspect(1, 1.8e9, HANG)
+    assert [event["incident"] for event in read_events(tmp_path) if event["kind"] == "alert"] == [1, 2]
+
+
+@pytest.mark.parametrize("deed", ["put_aside", "seal", "recover"])
+@pytest.mark.parametrize("moment", ["dies_at", "dies_after"])
+def test_an_agent_killed_at_any_deed_is_followed_by_one_that_finishes_it(tmp_path, deed, moment):
+    first = Hands()
+    setattr(first, moment, deed)
+    with pytest.raises(Killed):
+        play(desk_in(tmp_path, first))
+    second = Hands()
+    desk = desk_in(tmp_path, second)
+    desk.adopt(tmp_path)
+    play(desk)
+    assert kinds(tmp_path) == ["alert", "verdict", "bundle_sealed", "incident_closed"]
+    assert "recover" in first.deeds + second.deeds
+
+
+def test_events_are_one_json_object_a_line_with_the_contracts_fields(tmp_path):
+    play(desk_in(tmp_path, Hands()))
+    alert, verdict, sealed, closed = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert set(alert) == {
+        "at_unix_s",
+        "kind",
+        "attempt",
+        "incident",
+        "why",
+        "cause",
+        "suspect_ranks",
+        "certainty",
+        "sentence",
+        "onset_unix_s",
+    }
+    assert set(verdict) == {
+        *("at_unix_s", "kind", "attempt", "incident", "verdict", "cause", "culprit_ranks", "awaited_ranks", "certainty", "sentence"),
+        "onset_unix_s",
+    }
+    assert set(sealed) == {"at_unix_s", "kind", "attempt", "incident", "path", "seconds"}
+    assert (closed["kind"], closed["how"]) == ("incident_closed", "ended")

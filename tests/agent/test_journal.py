@@ -1,0 +1,48 @@
+"""The journal loses nothing to a disk that is full for a while, and reads what a killed agent left."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import msgspec
+
+from rankpatrol.journal import JsonLines, read_events
+
+
+def test_a_line_cut_by_a_killed_agent_is_left_out(tmp_path):
+    (tmp_path / "events.jsonl").write_text('{"kind": "alert"}\n{"kind": "verd')
+    assert [event["kind"] for event in read_events(tmp_path)] == ["alert"]
+
+
+def test_no_journal_yet_is_no_events(tmp_path):
+    assert list(read_events(tmp_path)) == []
+
+
+def test_lines_refused_by_a_full_disk_are_written_when_there_is_room_again(tmp_path):
+    """The size limit of a process stands for the full disk: it cuts a write short just the same (setrlimit(2), RLIMIT_FSIZE)."""
+    path = tmp_path / "events.jsonl"
+    script = textwrap.dedent("""
+        import resource, signal, sys
+        from pathlib import Path
+        from rankpatrol.journal import JsonLines
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        lines = JsonLines(Path(sys.argv[1]))
+        lines.append({"n": 0})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20, resource.RLIM_INFINITY))
+        assert not lines.append({"n": 1, "long": "x" * 40})
+        assert not lines.append({"n": 2})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        assert lines.append({"n": 3})
+    """)
+    subprocess.run([sys.executable, "-c", script, str(path)], check=True, timeout=20)
+    assert [json.loads(line)["n"] for line in path.read_text().splitlines()] == [0, 1, 2, 3]
+
+
+def test_a_line_is_one_append(tmp_path):
+    lines = JsonLines(tmp_path / "events.jsonl")
+    assert lines.append({"a": 1})
+    os.truncate(tmp_path / "events.jsonl", 0)  # a user empties it
+    assert lines.append({"b": 2})
+    assert msgspec.json.decode((tmp_path / "events.jsonl").read_bytes()) == {"b": 2}
