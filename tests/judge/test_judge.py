@@ -197,6 +197,24 @@ def test_a_debugger_or_an_ended_rank_or_a_suspended_job_pauses_the_judgement():
         assert court.run(600) == []
 
 
+def test_the_time_under_a_debugger_counts_against_nobody():
+    court = Court()
+    court.run(10)
+    court.moving, court.extra = set(), {1: {"traced": True}}
+    court.run(600)
+    court.extra = {}
+    assert first(court.run(60), Judged) >= 610.0 + POLICY.patience_s
+
+
+def test_ranks_that_end_do_not_count_as_movement():
+    court = Court()
+    court.run(10)
+    court.moving = set()
+    court.run(12)
+    court.extra = {0: {"ended": True}}
+    assert court.run(30) == []
+
+
 def test_a_start_may_take_a_minute():
     court = Court(joined=False)
     court.run(5)

@@ -44,7 +44,7 @@ def _patrol(agent: Agent, stop: threading.Event) -> None:
                 return
             if waited_s >= _ROUND_S:
                 waited_s = 0.0
-                agent.voice.show(agent.cycle(), "dim" if agent.desk.state is None else "alert")
+                agent.voice.show(agent.cycle(), "alert" if agent.desk.open_incident() else "dim")
         except (PatrolError, OSError) as problem:
             with contextlib.suppress(OSError):
                 agent.voice.say(f"a round failed, no action was taken: {problem}", "alert")

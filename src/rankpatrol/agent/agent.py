@@ -169,7 +169,9 @@ class Agent:
     def _watch(self, attempt: Attempt) -> None:
         activities = self.eyes.light(attempt)
         self._tell_progress(attempt, "training" if self._phase == "training" or all_joined(activities) else "starting")
-        self._judge(Observed(at_s=self.clock.mono_s(), ranks=activities))
+        # A job that was told to end is not judged: what stands still now only waits for its turn to go.
+        if self._ordered() is None:
+            self._judge(Observed(at_s=self.clock.mono_s(), ranks=activities))
 
     def _judge(self, event: Event) -> None:
         self.judge, findings = step(self.judge, event, self.policy)
@@ -198,7 +200,7 @@ class Agent:
         self._ended.add(attempt.number)
         if attempt.number not in self._announced:
             return
-        ordered = self.run_dir.read("ending.json", OrderedEnd) is not None
+        ordered = self._ordered() is not None
         statuses = attempt.exit_statuses()
         if any(seen.by_request for seen in attempt.exits.values()):
             reason = "ended_by_rankpatrol"
@@ -235,7 +237,7 @@ class Agent:
         )
 
     def _tell_job_end(self, ended: LauncherExit | None) -> None:
-        ordered = self.run_dir.read("ending.json", OrderedEnd)
+        ordered = self._ordered()
         code = None if ended is None else ended.exit_code
         reason = f"ordered by {ordered.signal}" if ordered else "finished" if code == 0 else "failed"
         number = self.attempt.number if self.attempt else 0
@@ -247,11 +249,14 @@ class Agent:
         self.voice.rest()
         self.voice.say(f"the job has ended after {took}: {reason}, exit code {code}", "good" if code == 0 else "plain")
 
+    def _ordered(self) -> OrderedEnd | None:
+        return self.run_dir.read("ending.json", OrderedEnd)
+
     def _status(self, attempt: Attempt) -> str:
         best = self.eyes.best_step()
         step_words = f" · step {best}" if best is not None else ""
-        state = self.desk.state
-        trouble = f" · incident {state.incident} {state.stage}" if state is not None and state.stage != "closed" else ""
+        state = self.desk.open_incident()
+        trouble = f" · incident {state.incident} {state.stage}" if state is not None else ""
         return f"{attempt.world_size()} ranks · attempt {attempt.number}{step_words} · {self._phase or 'starting'}{trouble}"
 
     def _context(self) -> dict[str, object]:

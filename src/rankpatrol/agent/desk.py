@@ -67,12 +67,16 @@ class IncidentDesk:
         for event in read_incident_events(job_dir):
             self.state, pending = step(self.state, event, self._policy)
             self._count = max(self._count, event.incident if isinstance(event, SuspectNamed) else 0)
-        if self.state is not None and self.state.stage is not Stage.CLOSED:
+        if self.open_incident() is not None:
             self._carry_out(deque(pending))
+
+    def open_incident(self) -> IncidentState | None:
+        """The incident that is not closed yet."""
+        return None if self.state is None or self.state.stage is Stage.CLOSED else self.state
 
     def suspect(self, attempt: int, onset_unix_s: float, diagnosis: Diagnosis) -> None:
         """The judge names somebody; while an incident is open that is no new one."""
-        if self.state is None or self.state.stage is Stage.CLOSED:
+        if self.open_incident() is None:
             self._count += 1
             self._handle(SuspectNamed(incident=self._count, attempt=attempt, onset_unix_s=onset_unix_s, diagnosis=diagnosis))
 
@@ -89,7 +93,7 @@ class IncidentDesk:
         self._handle(AttemptEnded(ordered=ordered))
 
     def _handle(self, event: IncidentEvent) -> None:
-        if not isinstance(event, SuspectNamed) and (self.state is None or self.state.stage is Stage.CLOSED):
+        if not isinstance(event, SuspectNamed) and self.open_incident() is None:
             return
         self._journal.record(event)
         self.state, instructions = step(self.state, event, self._policy)

@@ -56,6 +56,10 @@ def _learn(state: JudgeState, event: Observed) -> JudgeState:
 
 
 def _observe(state: JudgeState, at_s: float, policy: Policy) -> tuple[JudgeState, tuple[Finding, ...]]:
+    if _out_of_sight(state):
+        return state, ()
+    if _held(state):
+        return _excused(state, at_s), ()
     still = _still(state, at_s, policy)
     if not still:
         return _calm(state), (Resumed(at_s=at_s),) if state.suspected else ()
@@ -67,14 +71,27 @@ def _observe(state: JudgeState, at_s: float, policy: Policy) -> tuple[JudgeState
     return msgspec.structs.replace(state, looked_at_s=at_s), (LookCloser(why=why),)
 
 
-def _still(state: JudgeState, at_s: float, policy: Policy) -> tuple[Seen, ...]:
-    """Ranks that stand still beyond their budget; none while steps go on, ranks are missing or ended, or somebody debugs the job."""
+def _out_of_sight(state: JudgeState) -> bool:
+    """A rank is missing or has ended: neither a stall nor its end can be told from the others."""
+    return len(state.seen) < state.world_size or any(seen.activity.ended for seen in state.seen.values())
+
+
+def _held(state: JudgeState) -> bool:
+    """Somebody debugs a rank, or the job is suspended as a whole, by a scheduler or a user."""
     activities = [seen.activity for seen in state.seen.values()]
-    if len(activities) < state.world_size or any(activity.ended or activity.traced for activity in activities):
-        return ()
-    if all(activity.stopped for activity in activities):
-        return ()  # suspended as a whole, by a scheduler or a user
-    joined = all(activity.joined for activity in activities)
+    return any(activity.traced for activity in activities) or all(activity.stopped for activity in activities)
+
+
+def _excused(state: JudgeState, at_s: float) -> JudgeState:
+    """Time in which the job was held counts against nobody."""
+    return msgspec.structs.replace(
+        state, seen={rank: msgspec.structs.replace(seen, stirred_at_s=at_s) for rank, seen in state.seen.items()}, step_at_s=at_s
+    )
+
+
+def _still(state: JudgeState, at_s: float, policy: Policy) -> tuple[Seen, ...]:
+    """Ranks that stand still beyond their budget; none while steps go on."""
+    joined = all(seen.activity.joined for seen in state.seen.values())
     budget_s = policy.still_budget_s if joined else policy.starting_budget_s
     if state.step is not None and at_s - state.step_at_s < budget_s:
         return ()
