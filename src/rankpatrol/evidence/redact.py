@@ -35,7 +35,7 @@ _NAMED = re.compile(rf"(?<![\w.-])(?P<name>[\w.-]++)(?:{_ASSIGNED}|(?P<gap>{_FOL
 # A quoted value with its closing quote, if it has one, and what still clings to that: a secret may hold a quote itself.
 _CLINGING = r"[^\s,;:)\]}]*"
 _QUOTED = re.compile(
-    r"(?P<open>[A-Za-z]{0,20}\(?)(?:"
+    r"(?P<open>(?:(?:SecretStr|Secret|str|bytes)\()?[bfruBFRU]{0,2})(?:"
     rf"(?P<quote>[\"'])(?P<plain>(?:\\.|(?!(?P=quote))[^\\\n])*+)(?P<close>(?P=quote){_CLINGING})?"
     rf"|(?P<slashed>\\+[\"'])(?P<inner>(?:(?!(?P=slashed))[^\n])*+)(?P<end>(?P=slashed){_CLINGING})?"
     r")"
@@ -55,11 +55,12 @@ def redact_text(text: str) -> str:
     text = _KEY_BLOCK.sub(REDACTED, text)
     if _KEY_END.search(text):
         text = "\n".join(_without_key_tail(text.split("\n")))
+    # Names come before shapes: a value that only begins with a known shape goes as a whole.
+    text = _redact_named(text)
     text = _URL_LOGIN.sub(f"{REDACTED}@", text)
     text = _SHAPES.sub(REDACTED, text)
     text = _BEARER.sub(rf"\g<1>{REDACTED}", text)
-    text = _LOGIN_FLAG.sub(rf"\g<1>{REDACTED}", text)
-    return _redact_named(text)
+    return _LOGIN_FLAG.sub(rf"\g<1>{REDACTED}", text)
 
 
 def redact_lines(lines: Sequence[str]) -> tuple[str, ...]:
@@ -157,6 +158,8 @@ def _has_value(named: re.Match[str], text: str) -> bool:
 
 def _hide(text: str, at: int, *, whole_line: bool) -> tuple[str, int]:
     """What to write instead of the value at `at`, and where the text goes on behind it."""
+    if text.startswith(REDACTED, at):
+        return REDACTED, at + len(REDACTED)
     if quoted := _QUOTED.match(text, at):
         slashed = quoted["slashed"]
         opening, inner = (slashed, quoted["inner"]) if slashed else (quoted["quote"], quoted["plain"])
