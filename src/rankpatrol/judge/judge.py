@@ -19,8 +19,9 @@ from rankpatrol.judge.records import (
     Suspected,
 )
 
-# A rank that waits for its loader wakes once in 5 s, a stopped one never; one that trains switches many times a second.
-_STIRRED_SWITCHES = 3
+# A rank that waits for its loader wakes once in 5 s: one switch, and now and then the whole tick in which that falls. One that trains
+# does many times more.
+_STIRRED_SWITCHES, _STIRRED_TICKS = 3, 2
 
 
 def step(state: JudgeState, event: Event, policy: Policy) -> tuple[JudgeState, tuple[Finding, ...]]:
@@ -39,7 +40,7 @@ def stirred(before: RankActivity, after: RankActivity) -> bool:
     if after.ended:
         return True
     ticks = after.main_thread_ticks - before.main_thread_ticks
-    return ticks >= 1 or after.switches - before.switches >= _STIRRED_SWITCHES or after.joined != before.joined
+    return ticks >= _STIRRED_TICKS or after.switches - before.switches >= _STIRRED_SWITCHES or after.joined != before.joined
 
 
 def _learn(state: JudgeState, event: Observed) -> JudgeState:
