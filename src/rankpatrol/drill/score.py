@@ -40,7 +40,10 @@ class Outcome(Record, frozen=True, kw_only=True):
 
 
 class Score(Record, frozen=True, kw_only=True):
-    """One run's marks, in seconds from the onset. It passed when there is no complaint."""
+    """One run's marks, in seconds from the onset. It passed when there is no complaint.
+
+    `onset_off_s`: how much later the verdict puts the onset than the truth does. `recovers`: the drill has a culprit to be caught.
+    """
 
     fault: str
     run: int
@@ -52,6 +55,8 @@ class Score(Record, frozen=True, kw_only=True):
     verdict_s: float | None = None
     sealed_s: float | None = None
     ended_s: float | None = None
+    onset_off_s: float | None = None
+    recovers: bool = True
     caught: bool = False
     named_rightly: bool = False
     process_named: bool = False
@@ -84,6 +89,8 @@ def score(outcome: Outcome, bars: Bars) -> Score:
         verdict_s=_since(outcome, verdict),
         sealed_s=_since(outcome, sealed),
         ended_s=_since(outcome, ended),
+        onset_off_s=_onset_off_s(outcome, verdict),
+        recovers=outcome.expects is Expectation.RECOVERS,
         caught=verdict is not None and verdict.cause in outcome.causes,
         named_rightly=suspect is not None and not any(_wrong_names(outcome, truth)),
         process_named=any(_mentions(event, truth.pid) for event in outcome.events if event.kind in {"alert", "verdict"}),
@@ -207,6 +214,12 @@ def _since(outcome: Outcome, event: Event | None) -> float | None:
     if event is None or isinstance(outcome.onset_unix_s, Missing):
         return None
     return round(event.at_unix_s - outcome.onset_unix_s, 2)
+
+
+def _onset_off_s(outcome: Outcome, verdict: Event | None) -> float | None:
+    if verdict is None or verdict.onset_unix_s is None or isinstance(outcome.onset_unix_s, Missing):
+        return None
+    return round(verdict.onset_unix_s - outcome.onset_unix_s, 2)
 
 
 def _mentions(event: Event, pid: int | None) -> bool:

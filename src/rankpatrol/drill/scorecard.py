@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 import msgspec
+from rich.box import SIMPLE
 from rich.table import Table
 
 from rankpatrol.core.records import Record
@@ -19,13 +20,13 @@ class Spread(Record, frozen=True):
 
 
 class Row(Record, frozen=True, kw_only=True):
-    """One fault over all its runs. A spread is None where no run got so far."""
+    """One fault over all its runs. A spread is None where no run got so far, a count where there is nobody to name."""
 
     fault: str
     runs: int
     passed: int
-    caught: int
-    named_rightly: int
+    caught: int | None
+    named_rightly: int | None
     suspect: Spread | None
     verdict: Spread | None
     ended: Spread | None
@@ -40,12 +41,13 @@ def rows(scores: Iterable[Score]) -> tuple[Row, ...]:
 
 
 def _row(fault: str, runs: Sequence[Score]) -> Row:
+    blames = any(one.recovers for one in runs)
     return Row(
         fault=fault,
         runs=len(runs),
         passed=sum(one.passed for one in runs),
-        caught=sum(one.caught for one in runs),
-        named_rightly=sum(one.named_rightly for one in runs),
+        caught=sum(one.caught for one in runs) if blames else None,
+        named_rightly=sum(one.named_rightly for one in runs) if blames else None,
         suspect=spread(one.suspect_s for one in runs),
         verdict=spread(one.verdict_s for one in runs),
         ended=spread(one.ended_s for one in runs),
@@ -62,13 +64,13 @@ def spread(seconds: Iterable[float | None]) -> Spread | None:
 
 def table(scores: Sequence[Score]) -> Table:
     """The scorecard; times are p50 / p95 / max in seconds from the onset."""
-    shown = Table(title="drill scorecard (seconds from the onset: p50 / p95 / max)")
-    shown.add_column("fault")
-    for heading in ("runs", "passed", "caught", "named rightly", "suspect named", "verdict", "ended"):
-        shown.add_column(heading, justify="right")
+    shown = Table(title="seconds from the onset: p50 / p95 / max", box=SIMPLE, pad_edge=False)
+    shown.add_column("fault", no_wrap=True)
+    for heading in ("runs", "passed", "caught", "named", "suspect", "verdict", "ended"):
+        shown.add_column(heading, justify="right", no_wrap=True)
     for row in rows(scores):
-        counts = (row.runs, row.passed, row.caught, row.named_rightly)
-        shown.add_row(row.fault, *map(str, counts), *map(_say, (row.suspect, row.verdict, row.ended)))
+        counts = ("-" if count is None else str(count) for count in (row.runs, row.passed, row.caught, row.named_rightly))
+        shown.add_row(row.fault, *counts, *map(_say, (row.suspect, row.verdict, row.ended)))
     return shown
 
 

@@ -1,0 +1,190 @@
+"""The faults themselves: found by id, and striking real processes."""
+
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rankpatrol.core.errors import UsageProblem
+from rankpatrol.drill.faults import fault_ids, make
+from rankpatrol.drill.faults.port import Expectation, Fault, Moment
+from rankpatrol.drill.scene import Scene, build, draw
+from rankpatrol.drill.truth import Truth, read_truth
+
+LOADER = """
+import os, sys
+open("/proc/self/comm", "w").write("pt_data_worker")
+print("ready", flush=True)
+with open(sys.argv[1], "rb") as shard:
+    data = shard.read()
+print(len(data), flush=True)
+"""
+
+SIGNALLED = """
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+print("ready", flush=True)
+print(int(signal.sigwait({signal.SIGINT})), flush=True)
+signal.sigwait({signal.SIGTERM})
+"""
+
+StartLoader = Callable[[], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    made = Scene(folder=tmp_path, ranks=4, rank=2, step=3, steps=4)
+    build(made)
+    return made
+
+
+@pytest.fixture
+def start_loader(scene: Scene) -> Iterator[StartLoader]:
+    """Starts a stand-in for a rank's loader process, once its block's fault has been prepared."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start() -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [sys.executable, "-c", LOADER, str(scene.block())],
+            env={**os.environ, "RANK": str(scene.rank)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def strike_until_noted(fault: Fault, scene: Scene) -> Truth:
+    until = time.monotonic() + 10
+    while not isinstance(truth := read_truth(scene.truth), Truth):
+        fault.strike(scene, Moment(step=2, keeper_pid=os.getpid()))
+        assert time.monotonic() < until, "the waiting loader was never noted"
+    return truth
+
+
+@pytest.mark.parametrize("fault_id", fault_ids())
+def test_every_id_makes_its_own_fresh_fault_in_any_letter_case(fault_id: str) -> None:
+    one, other = make(fault_id), make(fault_id.upper())
+    assert one.id == other.id == fault_id
+    assert one is not other
+    assert one.causes
+    assert one.expects in Expectation
+
+
+def test_an_unknown_id_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UsageProblem, match="F99") as refused:
+        make("F99")
+    assert "F6b" in refused.value.help
+
+
+@given(st.text(), st.integers(2, 64))
+def test_the_same_seed_draws_the_same_rank_and_step(seed: str, ranks: int) -> None:
+    first, second = (draw(Path("/f"), seed=seed, ranks=ranks) for _ in range(2))
+    assert first == second
+    assert 0 <= first.rank < ranks
+    assert 10 < first.step < first.steps
+
+
+def test_every_rank_and_step_has_a_block_of_its_own() -> None:
+    blocks = {Scene(folder=Path("/f"), ranks=4, rank=rank, step=step).block() for rank in range(4) for step in range(1, 31)}
+    assert len(blocks) == 120
+
+
+def test_the_newest_checkpoint_is_found_by_its_step(scene: Scene) -> None:
+    assert scene.newest_checkpoint_step() == 0
+    for name in ("step_000010.pt", "step_000100.pt", "step_000020.tmp"):
+        (scene.checkpoints / name).touch()
+    assert scene.newest_checkpoint_step() == 100
+
+
+@pytest.mark.parametrize("fault_id", ["F6b", "F6b-open"])
+def test_the_loader_is_blocked_and_noted_and_the_next_reader_gets_the_whole_block(
+    fault_id: str, scene: Scene, start_loader: StartLoader
+) -> None:
+    whole = scene.block().read_bytes()
+    fault = make(fault_id)
+    assert fault.prepare(scene) == {}
+    process = start_loader()
+    truth = strike_until_noted(fault, scene)
+    assert truth == Truth(rank=2, step=3, pid=process.pid)
+    fault.heal(scene)
+    fault.heal(scene)
+    assert scene.block().read_bytes() == whole
+    assert process.stdout is not None
+    readable, _, _ = select.select([process.stdout], [], [], 0.5)
+    assert (process.poll(), readable) == (None, []), "healing must not free the one that is blocked"
+    fault.clear()
+    fault.clear()
+
+
+def test_another_ranks_loader_is_not_noted(scene: Scene) -> None:
+    fault = make("F6b-open")
+    fault.prepare(scene)
+    other = subprocess.Popen(
+        [sys.executable, "-c", LOADER, str(scene.block())], env={**os.environ, "RANK": "1"}, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "ready\n"
+        until = time.monotonic() + 5
+        while Path(f"/proc/{other.pid}/wchan").read_text() != "wait_for_partner":
+            assert time.monotonic() < until
+        fault.strike(scene, Moment(step=2, keeper_pid=os.getpid()))
+        assert not isinstance(read_truth(scene.truth), Truth)
+    finally:
+        other.kill()
+        other.communicate()
+
+
+def test_other_blocks_are_left_as_they_were(scene: Scene) -> None:
+    before = {path: path.read_bytes() for path in scene.data.iterdir() if path != scene.block()}
+    fault = make("F6b")
+    fault.prepare(scene)
+    assert {path: path.read_bytes() for path in before} == before
+    assert len(list(scene.data.iterdir())) == len(before) + 1
+    fault.clear()
+
+
+def test_a_script_that_exits_at_once_exits_with_three(scene: Scene) -> None:
+    make("exits-at-once").prepare(scene)
+    assert subprocess.run([sys.executable, str(scene.script)], check=False).returncode == 3
+
+
+def test_ctrl_c_comes_once_and_not_before_step_five(scene: Scene) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SIGNALLED],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    guard = threading.Timer(10, process.kill)
+    guard.start()
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        fault = make("ctrl-c")
+        fault.strike(scene, Moment(step=4, keeper_pid=process.pid))
+        assert not isinstance(read_truth(scene.truth), Truth)
+        fault.strike(scene, Moment(step=5, keeper_pid=process.pid))
+        assert process.stdout.readline() == "2\n"
+        scene.truth.unlink()
+        fault.strike(scene, Moment(step=6, keeper_pid=process.pid))
+        assert not scene.truth.exists()
+    finally:
+        guard.cancel()
+        process.kill()
+        process.communicate()
