@@ -109,6 +109,16 @@ def test_an_open_incident_is_not_begun_twice(tmp_path):
     assert kinds(tmp_path) == ["alert"]
 
 
+def test_a_quiet_suspicion_is_told_only_when_it_comes_to_a_verdict(tmp_path):
+    desk = desk_in(tmp_path, Hands())
+    desk.suspect(0, 1.8e9, HANG, quiet=True)
+    desk.progress_returned()
+    assert kinds(tmp_path) == []
+    desk.suspect(0, 1.8e9, HANG, quiet=True)
+    desk.judged(1.8e9, HANG)
+    assert kinds(tmp_path) == ["verdict", "bundle_sealed"]
+
+
 def test_incidents_are_counted_over_the_whole_job(tmp_path):
     desk = desk_in(tmp_path, Hands())
     play(desk)

@@ -106,6 +106,12 @@ def test_backward_that_runs_is_computing_not_waiting():
     assert 0 not in diagnose((scenes.snapshot(computing, sleeper(1)),)).victim_ranks
 
 
+def test_backward_that_runs_is_not_blamed_where_it_is_awaited():
+    computing = scenes.rank(0, scenes.process(100, state="R", call=SystemCall("running")), scenes.stack(100, *BACKWARD))
+    found = diagnose((scenes.snapshot(computing, victim(1)),))
+    assert (found.verdict, found.culprit_ranks) == ("undetermined", None)
+
+
 def later(snapshot, rank, **facts):
     """The same scene two seconds on, with one rank's facts changed."""
     ranks = tuple(
@@ -145,13 +151,39 @@ def looks(lines):
 
 def test_a_loop_of_one_line_is_a_spin_once_enough_looks_agree():
     assert diagnose(looks([7, 7])).verdict == "undetermined"
-    found = diagnose(looks([7, 8, 7, 8]))
+    found = diagnose(looks([7, 8, 7, 9, 8]))
     assert (found.verdict, found.cause, found.culprit_ranks) == ("hang", "spin", (0,))
 
 
 def test_cpu_with_changing_frames_is_work():
     found = diagnose(looks([7, 8, 19, 31]))
     assert (found.verdict, found.awaited_ranks) == ("benign_wait", (0,))
+
+
+def test_a_loader_in_uninterruptible_sleep_is_named_but_ending_the_job_would_not_help():
+    stuck = (loader(900, state="D"), scenes.stack(900, *FETCH))
+    found = diagnose((scenes.snapshot(victim(0), starving(1, stuck)),))
+    assert (found.culprit_ranks, found.process.pid) == ((1,), 900)
+    assert "no signal reaches it" in found.not_to_be_ended
+
+
+def test_two_ranks_that_wait_for_files_in_one_folder_have_a_storage_problem_that_no_restart_mends():
+    one, other = ((loader(pid), scenes.stack(pid, *FETCH)) for pid in (900, 901))
+    found = diagnose((scenes.snapshot(victim(0), starving(1, one), starving(2, other)),))
+    assert (found.culprit_ranks, found.certainty) == ((1, 2), Certainty.SUPPORTED)
+    assert "several ranks wait for files in /data" in found.not_to_be_ended
+
+
+def test_when_every_rank_waits_for_storage_no_rank_is_to_blame():
+    found = diagnose((scenes.snapshot(starving(0, (loader(900), scenes.stack(900, *FETCH))), starving(1, (loader(901), Missing("no")))),))
+    assert (found.verdict, found.cause, found.culprit_ranks) == ("hang", "filesystem_stall", None)
+    assert found.not_to_be_ended
+
+
+def test_a_rank_in_a_checkpoint_says_so():
+    saving = (("write", f"{TORCH}/serialization.py", 10), ("main", "/home/u/train.py", 70))
+    writer = scenes.rank(0, scenes.process(100, call=SystemCall("write", (3,), path="/ckpt/a.pt")), scenes.stack(100, *saving))
+    assert diagnose((scenes.snapshot(writer, victim(1)),)).phase == "checkpoint"
 
 
 def test_a_rank_that_cannot_be_seen_keeps_everybody_else_only_suspected():

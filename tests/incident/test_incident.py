@@ -85,6 +85,11 @@ def test_a_suspicion_is_never_acted_upon():
     assert live(NAMED, VerdictGiven(onset_unix_s=0.0, diagnosis=weak), SEALED)[1][-1] == ()
 
 
+def test_what_an_end_would_not_help_is_sealed_and_told_but_not_ended():
+    frozen = msgspec.structs.replace(HANG, not_to_be_ended="rank 1 is in uninterruptible sleep")
+    assert live(NAMED, VerdictGiven(onset_unix_s=0.0, diagnosis=frozen), SEALED)[1][-1] == ()
+
+
 def test_a_closed_incident_hears_nothing_but_a_new_suspect():
     state, told = live(NAMED, AttemptEnded(ordered=False), SEALED, VERDICT, SEALED, ActionEnded(done=True))
     assert told[3:] == [(), (), ()]

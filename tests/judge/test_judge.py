@@ -1,5 +1,6 @@
 """The judge on virtual time: nothing waits, the events carry their time."""
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,7 +101,7 @@ def test_there_is_one_suspicion_and_one_verdict_however_long_it_lasts():
 
 def test_what_is_proved_is_judged_without_patience():
     court = Court(Policy(patience_s=180.0))
-    court.answer = Diagnosis(**{**{name: getattr(STUCK, name) for name in STUCK.__struct_fields__}, "certainty": Certainty.PROVED})
+    court.answer = msgspec.structs.replace(STUCK, certainty=Certainty.PROVED)
     court.run(10)
     court.moving = set()
     assert first(court.run(20), Judged) is not None
@@ -108,7 +109,7 @@ def test_what_is_proved_is_judged_without_patience():
 
 def test_what_is_only_suspected_is_never_judged():
     court = Court()
-    court.answer = Diagnosis(**{**{name: getattr(STUCK, name) for name in STUCK.__struct_fields__}, "certainty": Certainty.SUSPECTED})
+    court.answer = msgspec.structs.replace(STUCK, certainty=Certainty.SUSPECTED)
     court.run(10)
     court.moving = set()
     said = court.run(3600)
@@ -144,8 +145,43 @@ def test_movement_ends_the_suspicion():
     court.run(10)
     court.moving = {0, 1}
     assert first(court.run(5), Resumed) is not None
+
+
+def test_a_silence_that_ended_by_itself_teaches_what_to_expect_and_is_told_once_a_phase():
+    court = Court()
+    court.run(10)
     court.moving = set()
-    assert first(court.run(12), Suspected) is not None
+    court.run(20)
+    court.moving = {0, 1}
+    court.run(5)
+    assert court.state.learned_s == {"first_step": 21.0}
+    court.moving, began_s = set(), court.at_s
+    said = court.run(60)
+    again = next(finding for _, finding in said if isinstance(finding, Suspected))
+    assert again.quiet
+    assert first(said, Suspected) - began_s >= 1.5 * 21.0
+    assert first(said, Judged) - began_s >= 1.5 * 21.0
+
+
+def test_a_rank_that_works_is_worth_an_alert_only_when_it_takes_long():
+    court = Court()
+    court.answer = WORKS
+    court.run(10)
+    court.moving = set()
+    assert 40.0 <= first(court.run(60), Suspected) <= 46.0
+
+
+def test_a_quiet_checkpoint_gets_twice_the_patience():
+    court = Court()
+    court.answer = msgspec.structs.replace(STUCK, phase="checkpoint")
+    court.run(10)
+    court.moving = set()
+    assert 50.0 <= first(court.run(120), Judged) <= 56.0
+
+
+def test_what_the_job_taught_is_kept_over_attempts():
+    state, _ = step(JudgeState(learned_s={"train_step": 30.0}), AttemptBegan(at_s=60.0, attempt=1, world_size=2), POLICY)
+    assert state.learned_s == {"train_step": 30.0}
 
 
 def test_a_look_that_comes_after_the_movement_is_forgotten():

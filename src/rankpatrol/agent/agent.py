@@ -189,7 +189,7 @@ class Agent:
                 self.eyes.look(attempt)
                 self._judge(Looked(at_s=self.clock.mono_s(), diagnosis=diagnose(tuple(self.eyes.looks))))
             case Suspected():
-                self.desk.suspect(attempt.number, self._unix_s(finding.onset_s), finding.diagnosis)
+                self.desk.suspect(attempt.number, self._unix_s(finding.onset_s), finding.diagnosis, quiet=finding.quiet)
             case Judged():
                 self.desk.judged(self._unix_s(finding.onset_s), finding.diagnosis)
             case Resumed():

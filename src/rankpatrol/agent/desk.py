@@ -74,11 +74,11 @@ class IncidentDesk:
         """The incident that is not closed yet."""
         return None if self.state is None or self.state.stage is Stage.CLOSED else self.state
 
-    def suspect(self, attempt: int, onset_unix_s: float, diagnosis: Diagnosis) -> None:
+    def suspect(self, attempt: int, onset_unix_s: float, diagnosis: Diagnosis, *, quiet: bool = False) -> None:
         """The judge names somebody; while an incident is open that is no new one."""
         if self.open_incident() is None:
             self._count += 1
-            self._handle(SuspectNamed(incident=self._count, attempt=attempt, onset_unix_s=onset_unix_s, diagnosis=diagnosis))
+            self._handle(SuspectNamed(incident=self._count, attempt=attempt, onset_unix_s=onset_unix_s, diagnosis=diagnosis, quiet=quiet))
 
     def judged(self, onset_unix_s: float, diagnosis: Diagnosis) -> None:
         """The judge's patience is over."""
@@ -110,7 +110,9 @@ class IncidentDesk:
     def _do(self, instruction: Instruction, state: IncidentState) -> IncidentEvent | None:
         match instruction:
             case RaiseAlert():
-                self._raise_alert(state)
+                self._hands.put_aside()
+                if not instruction.quiet:
+                    self._raise_alert(state)
             case GiveVerdict():
                 self._give_verdict(state)
             case SealEvidence():
@@ -118,9 +120,13 @@ class IncidentDesk:
             case CarryOut():
                 return self._act(state, instruction.bundle)
             case Close():
-                if self._tell("incident_closed", state, how=instruction.how):
+                if self._known(state) and self._tell("incident_closed", state, how=instruction.how):
                     self._hands.announce(f"incident {state.incident} closed: {instruction.how}", "good")
         return None
+
+    def _known(self, state: IncidentState) -> bool:
+        """True where people have heard of this incident."""
+        return not self._told.isdisjoint({("alert", state.incident), ("verdict", state.incident)})
 
     def _tell(self, kind: str, state: IncidentState, **fields: object) -> bool:
         """Write one event of this incident, unless it stands there already."""
@@ -132,7 +138,6 @@ class IncidentDesk:
 
     def _raise_alert(self, state: IncidentState) -> None:
         diagnosis = state.diagnosis
-        self._hands.put_aside()
         named = diagnosis.culprit_ranks or diagnosis.awaited_ranks or ()
         why = diagnosis.reasons_for[-1] if diagnosis.reasons_for else diagnosis.sentence
         if self._tell("alert", state, why=why, suspect_ranks=named, **_said(state)):

@@ -3,7 +3,10 @@
 from collections import Counter
 
 from rankpatrol.analysis.causes import REGISTRY
+from rankpatrol.analysis.frames import is_inside
+from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.scene import Cause, Scene, say_ranks
+from rankpatrol.analysis.waits import main_thread
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.snapshot import Snapshot
 
@@ -21,7 +24,7 @@ def diagnose(history: tuple[Snapshot, ...]) -> Diagnosis:
     if len(scene.samples) < scene.now.world_size:
         return _undetermined(scene, f"only {len(scene.samples)} of {scene.now.world_size} ranks can be seen")
     if not scene.victims:
-        return _undetermined(scene, "no rank waits for another: " + _crowd(scene))
+        return _storage_for_all(scene) or _undetermined(scene, "no rank waits for another: " + _crowd(scene))
     if not scene.awaited and scene.unclear:
         return _undetermined(scene, f"too little is known of {say_ranks(scene.unclear)} to name anybody: {_crowd(scene)}")
     if not scene.awaited:
@@ -59,10 +62,54 @@ def _diagnosis(scene: Scene, leading: list[Cause], causes: list[Cause]) -> Diagn
         reasons_for=(*(reason for cause in leading for reason in cause.reasons_for), _victims_reason(scene)),
         reasons_against=(*(reason for cause in leading for reason in cause.reasons_against), *_doubts(scene)),
         suggested=tuple(dict.fromkeys(advice for cause in leading for advice in cause.suggested)),
+        phase=_phase(scene),
+        not_to_be_ended=_not_to_be_ended(causes),
         process=first.process.id if first.process else None,
         file=first.file,
         file_offset_bytes=first.file_offset_bytes,
     )
+
+
+def _storage_for_all(scene: Scene) -> Diagnosis | None:
+    """Nobody waits for a peer, and every rank stands in a file operation: the storage is the culprit, no rank is."""
+    causes = [_explain(scene, rank) for rank in scene.waits]
+    if not causes or any(cause is None or cause.verdict != "hang" or cause.file is None for cause in causes):
+        return None
+    stuck = [cause for cause in causes if cause is not None]
+    return Diagnosis(
+        verdict="hang",
+        cause="filesystem_stall",
+        certainty=Certainty.SUPPORTED,
+        sentence=f"all {len(stuck)} ranks wait for storage, rank {stuck[0].rank} among them: {stuck[0].phrase}",
+        reasons_for=tuple(cause.phrase for cause in stuck),
+        suggested=tuple(dict.fromkeys(advice for cause in stuck for advice in cause.suggested)),
+        not_to_be_ended="every rank waits for storage: a new attempt would wait for it as well",
+        file=stuck[0].file,
+    )
+
+
+def _not_to_be_ended(causes: list[Cause]) -> str | None:
+    """A kill that would not work, or a storage that several ranks wait for: both are for people, not for a restart."""
+    reason = next((cause.not_to_be_ended for cause in causes if cause.not_to_be_ended), None)
+    if reason is not None:
+        return reason
+    folders = Counter(cause.file.rpartition("/")[0] for cause in causes if cause.file)
+    shared = [folder for folder, count in folders.items() if count > 1]
+    return f"several ranks wait for files in {shared[0]}: a new attempt would wait for them as well" if shared else None
+
+
+_PHASES = {WaitKind.CHECKPOINT: "checkpoint", WaitKind.COMPILE: "compile", WaitKind.START: "initialisation"}
+
+
+def _phase(scene: Scene) -> str | None:
+    """What the awaited ranks are in, where their stacks tell."""
+    phases = {_PHASES.get(scene.waits[rank].kind) or _saving(scene, rank) for rank in scene.awaited}
+    return phases.pop() if len(phases) == 1 else None
+
+
+def _saving(scene: Scene, rank: int) -> str | None:
+    thread = main_thread(scene.samples[rank].stack)
+    return "checkpoint" if thread is not None and is_inside(thread, WaitKind.CHECKPOINT) else None
 
 
 def _certainty(scene: Scene, leading: list[Cause]) -> Certainty:

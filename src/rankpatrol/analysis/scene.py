@@ -19,6 +19,7 @@ class Cause(Record, frozen=True, kw_only=True):
     reasons_for: tuple[str, ...] = ()
     reasons_against: tuple[str, ...] = ()
     suggested: tuple[str, ...] = ()
+    not_to_be_ended: str | None = None
     process: ProcessSample | None = None
     file: str | None = None
     file_offset_bytes: int | None = None

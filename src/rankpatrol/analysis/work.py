@@ -9,13 +9,13 @@ _BUSY_TICKS = 10
 _IO_BYTES = 65536
 _MEMORY_BYTES = 1 << 20
 _MINOR_FAULTS = 256
-# A loop of a line or two shows at most two leaf frames however often one looks; three or more are different work.
-_FEWEST_LEAVES = 3
-_LOOKS_TO_TELL_A_SPIN = 4
+# A loop of two or three lines shows at most three leaf frames however often one looks; more are different work.
+_FEWEST_LEAVES = 4
+_LOOKS_TO_TELL_A_SPIN = 5
 
 
 class Effort(Record, frozen=True, kw_only=True):
-    """What was seen of one process. `spins`: it burns CPU in the same two frames in every look; None: too few looks to tell."""
+    """What was seen of one process. `spins`: it burns CPU in the same few lines in every look; None: too few looks to tell."""
 
     done: tuple[str, ...]
     busy: bool

@@ -16,7 +16,10 @@ class Certainty(StrEnum):
 
 
 class Diagnosis(Record, frozen=True, kw_only=True):
-    """Who the others wait for and why. `culprit_ranks` is None where nobody can be named; a benign wait fills `awaited_ranks`."""
+    """Who the others wait for and why. `culprit_ranks` is None where nobody can be named; a benign wait fills `awaited_ranks`.
+
+    `phase` is what the awaited ranks are in, where their stacks tell; `not_to_be_ended` says why ending the job would not help.
+    """
 
     verdict: str
     cause: str
@@ -28,6 +31,8 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     reasons_for: tuple[str, ...] = msgspec.field(name="for", default=())
     reasons_against: tuple[str, ...] = msgspec.field(name="against", default=())
     suggested: tuple[str, ...] = ()
+    phase: str | None = None
+    not_to_be_ended: str | None = None
     process: ProcessId | None = None
     file: str | None = None
     file_offset_bytes: int | None = None

@@ -67,8 +67,9 @@ def replay(events: Iterable[IncidentEvent], policy: IncidentPolicy) -> Outcome:
 
 
 def may_act(state: IncidentState, policy: IncidentPolicy) -> bool:
-    """Only a hang that is proved or supported, and only where the policy says so."""
-    return policy.act and state.diagnosis.verdict == "hang" and state.diagnosis.certainty is not Certainty.SUSPECTED
+    """Only a hang that is proved or supported and that an end would help, and only where the policy says so."""
+    found = state.diagnosis
+    return policy.act and found.verdict == "hang" and found.certainty is not Certainty.SUSPECTED and found.not_to_be_ended is None
 
 
 def _begin(state: IncidentState | None, event: SuspectNamed) -> Outcome:
@@ -80,8 +81,9 @@ def _begin(state: IncidentState | None, event: SuspectNamed) -> Outcome:
         stage=Stage.ALERTED,
         onset_unix_s=event.onset_unix_s,
         diagnosis=event.diagnosis,
+        quiet=event.quiet,
     )
-    return begun, (RaiseAlert(),)
+    return begun, (RaiseAlert(quiet=event.quiet),)
 
 
 def _judge(state: IncidentState, event: VerdictGiven) -> Outcome:
@@ -120,9 +122,11 @@ def _seal_failed(state: IncidentState) -> Outcome:
 
 
 def _over(state: IncidentState, how: str) -> Outcome:
-    """It ended by itself, or with its attempt: what is not sealed yet is sealed from what was put aside."""
+    """It ended by itself, or with its attempt: what is not sealed yet is sealed from what was put aside, if anybody has heard of it."""
     if state.closing:
         return state, ()
+    if state.quiet and state.stage is Stage.ALERTED:
+        return replace(state, stage=Stage.CLOSED), ()
     if state.stage in {Stage.SEALED, Stage.ACTED}:
         return replace(state, stage=Stage.CLOSED), (Close(how=how),)
     return replace(state, closing=how, seals_failed=0), (SealEvidence(fresh=False),)

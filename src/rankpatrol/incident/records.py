@@ -17,12 +17,13 @@ class Stage(StrEnum):
 
 
 class SuspectNamed(Record, frozen=True, tag="suspect_named", kw_only=True):
-    """The judge names a suspect: an incident begins."""
+    """The judge names a suspect: an incident begins. `quiet`: people have heard of this phase already, and will only of a verdict."""
 
     incident: int
     attempt: int
     onset_unix_s: float
     diagnosis: Diagnosis
+    quiet: bool = False
 
 
 class VerdictGiven(Record, frozen=True, tag="verdict_given", kw_only=True):
@@ -64,8 +65,10 @@ class AttemptEnded(Record, frozen=True, tag="attempt_ended", kw_only=True):
 IncidentEvent = SuspectNamed | VerdictGiven | BundleSealed | SealFailed | ActionEnded | ProgressReturned | AttemptEnded
 
 
-class RaiseAlert(Record, frozen=True, tag="raise_alert"):
-    """Tell people of the suspect, and put the evidence of this moment aside."""
+class RaiseAlert(Record, frozen=True, tag="raise_alert", kw_only=True):
+    """Put the evidence of this moment aside, and (unless `quiet`) tell people of the suspect."""
+
+    quiet: bool = False
 
 
 class GiveVerdict(Record, frozen=True, tag="give_verdict"):
@@ -107,6 +110,7 @@ class IncidentState(Record, frozen=True, kw_only=True):
     stage: Stage
     onset_unix_s: float
     diagnosis: Diagnosis
+    quiet: bool = False
     bundle: str | None = None
     closing: str | None = None
     seals_failed: int = 0

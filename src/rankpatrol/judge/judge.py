@@ -25,10 +25,10 @@ _STIRRED_SWITCHES, _STIRRED_TICKS = 3, 2
 
 
 def step(state: JudgeState, event: Event, policy: Policy) -> tuple[JudgeState, tuple[Finding, ...]]:
-    """The next state, and what is to be said. A restart of the training forgets everything."""
+    """The next state, and what is to be said. A new attempt forgets all but what the job has taught about its silences."""
     match event:
         case AttemptBegan():
-            return JudgeState(world_size=event.world_size, step_at_s=event.at_s), ()
+            return JudgeState(world_size=event.world_size, step_at_s=event.at_s, learned_s=state.learned_s), ()
         case Observed():
             return _observe(_learn(state, event), event.at_s, policy)
         case Looked():
@@ -63,13 +63,13 @@ def _observe(state: JudgeState, at_s: float, policy: Policy) -> tuple[JudgeState
         return _excused(state, at_s), ()
     still = _still(state, at_s, policy)
     if not still:
-        return _calm(state), (Resumed(at_s=at_s),) if state.suspected else ()
+        return _calm(_learned(state, at_s)), (Resumed(at_s=at_s),) if state.suspected else ()
     every_s = policy.watch_every_s if state.suspected else policy.look_every_s
     if state.looked_at_s is not None and at_s - state.looked_at_s < every_s:
         return state, ()
     longest = max(still, key=lambda seen: at_s - seen.stirred_at_s)
     why = f"rank {longest.activity.rank} has not stirred for {at_s - longest.stirred_at_s:.0f} s"
-    return msgspec.structs.replace(state, looked_at_s=at_s), (LookCloser(why=why),)
+    return msgspec.structs.replace(state, looked_at_s=at_s, silent_since_s=longest.stirred_at_s), (LookCloser(why=why),)
 
 
 def _out_of_sight(state: JudgeState) -> bool:
@@ -99,8 +99,31 @@ def _still(state: JudgeState, at_s: float, policy: Policy) -> tuple[Seen, ...]:
     return tuple(seen for seen in state.seen.values() if at_s - seen.stirred_at_s >= budget_s)
 
 
+def phase_of(state: JudgeState) -> str:
+    """What the attempt is in, by what is seen from outside: no group yet, no step yet, or training."""
+    if not all(seen.activity.joined for seen in state.seen.values()):
+        return "initialisation" if state.step is None else "teardown"
+    return "first_step" if state.step is None else "train_step"
+
+
+def _learned(state: JudgeState, at_s: float) -> JudgeState:
+    """A silence has ended by itself: the next one in this phase may last as long and half as long again."""
+    if state.looked_at_s is None or state.silent_since_s is None:
+        return state
+    phase = state.stall_phase or phase_of(state)
+    longest_s = max(state.learned_s.get(phase, 0.0), at_s - state.silent_since_s)
+    return msgspec.structs.replace(state, learned_s={**state.learned_s, phase: longest_s})
+
+
+def _allowed_s(state: JudgeState, phase: str, policy: Policy) -> float:
+    """The silence that this job has taught to expect in a phase."""
+    return min(policy.learned_ceiling_s, policy.learned_factor * state.learned_s.get(phase, 0.0))
+
+
 def _calm(state: JudgeState) -> JudgeState:
-    return msgspec.structs.replace(state, looked_at_s=None, agreeing=(), worked_at_s=None, suspected=False, judged=False)
+    return msgspec.structs.replace(
+        state, looked_at_s=None, silent_since_s=None, agreeing=(), worked_at_s=None, suspected=False, judged=False, stall_phase=None
+    )
 
 
 def _weigh(state: JudgeState, event: Looked, policy: Policy) -> tuple[JudgeState, tuple[Finding, ...]]:
@@ -109,18 +132,25 @@ def _weigh(state: JudgeState, event: Looked, policy: Policy) -> tuple[JudgeState
         return state, ()  # it began to move again while we looked
     if diagnosis.verdict != "hang":
         state = msgspec.structs.replace(state, worked_at_s=event.at_s)
+    phase = diagnosis.phase or phase_of(state)
     agreeing = (*state.agreeing, diagnosis) if _agree(state.agreeing, diagnosis) else (diagnosis,)
-    state = msgspec.structs.replace(state, agreeing=agreeing[-policy.agreeing_looks :])
-    if len(state.agreeing) < policy.agreeing_looks or _named(diagnosis) is None:
+    state = msgspec.structs.replace(state, agreeing=agreeing[-policy.agreeing_looks :], stall_phase=phase)
+    if len(state.agreeing) < policy.agreeing_looks or diagnosis.verdict == "undetermined":
         return state, ()
     onset_s = _onset(state, diagnosis)
     findings: list[Finding] = []
-    if not state.suspected:
-        findings.append(Suspected(onset_s=onset_s, diagnosis=diagnosis))
-    if not state.judged and _is_hang(state, event, onset_s, policy):
+    if not state.suspected and event.at_s - onset_s >= _alert_after_s(state, diagnosis, phase, policy):
+        findings.append(Suspected(onset_s=onset_s, diagnosis=diagnosis, phase=phase, quiet=phase in state.alerted))
+        state = msgspec.structs.replace(state, suspected=True, alerted=state.alerted | {phase})
+    if state.suspected and not state.judged and _is_hang(state, event, onset_s, policy):
         findings.append(Judged(onset_s=onset_s, diagnosis=diagnosis))
-    judged = state.judged or any(isinstance(finding, Judged) for finding in findings)
-    return msgspec.structs.replace(state, suspected=True, judged=judged), tuple(findings)
+        state = msgspec.structs.replace(state, judged=True)
+    return state, tuple(findings)
+
+
+def _alert_after_s(state: JudgeState, diagnosis: Diagnosis, phase: str, policy: Policy) -> float:
+    """How long a silence must last before people hear of it."""
+    return max(_allowed_s(state, phase, policy), policy.benign_alert_s if diagnosis.verdict == "benign_wait" else 0.0)
 
 
 def _named(diagnosis: Diagnosis) -> tuple[int, ...] | None:
@@ -148,4 +178,11 @@ def _is_hang(state: JudgeState, event: Looked, onset_s: float, policy: Policy) -
     if diagnosis.certainty is Certainty.PROVED:
         return True
     quiet_since_s = onset_s if state.worked_at_s is None else max(onset_s, state.worked_at_s)
-    return event.at_s - quiet_since_s >= policy.patience_s
+    return event.at_s - quiet_since_s >= _patience_s(state, policy)
+
+
+def _patience_s(state: JudgeState, policy: Policy) -> float:
+    """The policy's patience, longer in checkpoints, and never shorter than what the job has taught."""
+    phase = state.stall_phase or phase_of(state)
+    factor = policy.checkpoint_patience_factor if phase == "checkpoint" else 1.0
+    return max(policy.patience_s * factor, _allowed_s(state, phase, policy))

@@ -7,7 +7,7 @@ from rankpatrol.core.records import Record
 
 
 class Policy(Record, frozen=True, kw_only=True):
-    """How long is too long. Fixed budgets, until they are learned per phase."""
+    """How long is too long: floors and ceilings; between them the job teaches us (JudgeState.learned_s)."""
 
     patience_s: float = 180.0
     # A step of the test trainings takes 0.2 s and a slow one seconds; a rank that does not even stir for this long is looked at.
@@ -19,6 +19,13 @@ class Policy(Record, frozen=True, kw_only=True):
     watch_every_s: float = 5.0
     # A suspect is named after this many looks that agree.
     agreeing_looks: int = 2
+    # Whoever works while the others wait is worth an alert only when it takes long: a checkpoint or an evaluation takes less.
+    benign_alert_s: float = 30.0
+    # A silence that ended by itself may come again, and last half as long again; no lesson goes beyond the ceiling.
+    learned_factor: float = 1.5
+    learned_ceiling_s: float = 900.0
+    # Storage takes its time over checkpoints: quiet writes get twice the patience.
+    checkpoint_patience_factor: float = 2.0
 
 
 class RankActivity(Record, frozen=True, kw_only=True):
@@ -66,10 +73,15 @@ class LookCloser(Record, frozen=True, tag="look_closer", kw_only=True):
 
 
 class Suspected(Record, frozen=True, tag="suspected", kw_only=True):
-    """A suspect is named by looks that agree. `onset_s` is the suspect's last sign of progress, on the judge's clock."""
+    """A suspect is named by looks that agree. `onset_s` is the suspect's last sign of progress, on the judge's clock.
+
+    `quiet`: this phase had its alert in this attempt already, so people are not told again unless it comes to a verdict.
+    """
 
     onset_s: float
     diagnosis: Diagnosis
+    phase: str
+    quiet: bool
 
 
 class Judged(Record, frozen=True, tag="judged", kw_only=True):
@@ -103,7 +115,12 @@ class JudgeState(Record, frozen=True, kw_only=True):
     step_at_s: float = 0.0
     step: int | None = None
     looked_at_s: float | None = None
+    silent_since_s: float | None = None
     agreeing: tuple[Diagnosis, ...] = ()
     worked_at_s: float | None = None
     suspected: bool = False
     judged: bool = False
+    # What this job has taught: the longest silence of each phase that ended by itself. Kept over attempts.
+    learned_s: dict[str, float] = msgspec.field(default_factory=dict)
+    alerted: frozenset[str] = frozenset()
+    stall_phase: str | None = None

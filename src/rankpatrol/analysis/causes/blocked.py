@@ -10,7 +10,8 @@ def explain(scene: Scene, rank: int) -> Cause | None:
     wait = scene.waits[rank]
     if wait.kind is WaitKind.GONE:
         return None
-    if wait.kind is WaitKind.COMPUTE:
+    process = scene.process_of(rank)
+    if wait.kind is WaitKind.COMPUTE or (process is not None and process.state == "R"):
         return Cause(verdict="undetermined", cause="unknown", rank=rank, phrase=f"rank {rank} {wait.what}", lines=0)
     reasons = [f"rank {rank} {wait.what}, and did nothing else in {len(scene.history)} looks"]
     if wait.frame is not None:
@@ -23,5 +24,5 @@ def explain(scene: Scene, rank: int) -> Cause | None:
         lines=int(wait.by_stack) + int(wait.call is not None),
         reasons_for=tuple(reasons),
         suggested=(f"Look at {wait.frame.file}:{wait.frame.line}",) if wait.frame else (),
-        process=scene.process_of(rank),
+        process=process,
     )

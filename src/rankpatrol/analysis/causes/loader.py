@@ -1,5 +1,6 @@
 """A rank that waits for a loader process, and what that process is stuck in."""
 
+from rankpatrol.analysis.causes.storage import in_kernel
 from rankpatrol.analysis.frames import is_inside, say_frame, users_frame
 from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.scene import Cause, Scene
@@ -61,6 +62,7 @@ def _blame(scene: Scene, rank: int, loader: ProcessSample, stuck: list[ProcessSa
         lines=lines,
         reasons_for=tuple(reasons),
         suggested=_suggest(loader, call.path if call else None),
+        not_to_be_ended=in_kernel(loader, f"loader process {loader.id.pid}"),
         process=loader,
         file=call.path if call else None,
         file_offset_bytes=call.offset_bytes if call else None,

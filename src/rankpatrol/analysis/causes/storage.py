@@ -3,6 +3,12 @@
 from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.scene import Cause, Scene
 from rankpatrol.analysis.waits import IO_CALLS, say_call
+from rankpatrol.core.snapshot import ProcessSample
+
+
+def in_kernel(process: ProcessSample, who: str) -> str | None:
+    """A process in D state does not hear SIGKILL either: ending its job would end everybody but it (proc_pid_stat(5), state)."""
+    return f"{who} is in uninterruptible sleep: no signal reaches it until its storage or device answers" if process.state == "D" else None
 
 
 def explain(scene: Scene, rank: int) -> Cause | None:
@@ -21,6 +27,7 @@ def explain(scene: Scene, rank: int) -> Cause | None:
         lines=2 if wait.by_stack else 1,
         reasons_for=(f"the kernel shows rank {rank} in {wait.call.name if wait.call else 'uninterruptible sleep'}{where}",),
         suggested=(f"Check the storage behind {wait.call.path}",) if wait.call and wait.call.path else (),
+        not_to_be_ended=in_kernel(process, f"rank {rank}"),
         process=process,
         file=wait.call.path if wait.call else None,
         file_offset_bytes=wait.call.offset_bytes if wait.call else None,
