@@ -2,8 +2,10 @@
 
 job.json                     what was started (JobSpec), written once by the parent
 launcher.json                the launcher's identity; launcher_exit.json: how it ended; ending.json: a signal that ordered the end
+openings/<attempt>.json      which start of the ranks this attempt is, by the first shim of it
 claims|ranks|exits/<attempt>.<rank>.json    written once each by that rank's shim
 shims/<attempt>.<rank>.sock  where that shim takes the one request there is
+released.<attempt>.json      the agent has taken the evidence of a failed rank: its shim may pass the exit on
 resume/<attempt>.json        where an attempt resumes from: the first writer's word stands for all its ranks
 newest_good.json             the newest verified checkpoint, kept by the agent
 """
@@ -16,10 +18,14 @@ from typing import TypeVar
 
 import msgspec
 
+from rankpatrol.core.errors import BadInput
 from rankpatrol.core.records import ProcessId, Record
 from rankpatrol.system.files import write_atomic, write_once
 
-ROOMS = ("claims", "ranks", "exits", "shims", "resume")
+ROOMS = ("openings", "claims", "ranks", "exits", "shims", "resume")
+_SOCKET_PATH_MOST = 107  # unix(7)
+_LONGEST_INSIDE = len("/rankpatrol-xxxxxxxx/shims/9999.999999.sock")
+_NO_ROOM = "Nothing was started. Make room there, or name another local folder: TMPDIR=/local/disk rankpatrol run …"
 T = TypeVar("T")
 
 
@@ -74,6 +80,12 @@ class OrderedEnd(Record, frozen=True, kw_only=True):
     at_unix_s: float
 
 
+class Released(Record, frozen=True, kw_only=True):
+    """The evidence of an attempt with a failed rank is taken: its shims may let the launcher see."""
+
+    at_unix_s: float
+
+
 class ResumePoint(Record, frozen=True, kw_only=True):
     """The checkpoint an attempt starts from ("" for none), and who said so."""
 
@@ -90,11 +102,14 @@ class RunDir:
 
     @classmethod
     def create(cls) -> "RunDir":
-        """Make a new one, closed to other users, in XDG_RUNTIME_DIR or the temporary folder: local disks both. Raises OSError."""
-        path = Path(tempfile.mkdtemp(prefix="rankpatrol-", dir=os.environ.get("XDG_RUNTIME_DIR") or None))
-        for room in ROOMS:
-            (path / room).mkdir()
-        return cls(path)
+        """Make a new one on a local disk, closed to other users. Raises BadInput where there is no room for one."""
+        refused = []
+        for folder in _local_folders():
+            try:
+                return cls(_furnished(folder))
+            except OSError as problem:
+                refused.append(f"{folder}: {problem.strerror}")
+        raise BadInput(f"no room for the run directory ({'; '.join(refused)})", help=_NO_ROOM)
 
     def remove(self) -> None:
         """The job is over: what was worth keeping is in the job directory."""
@@ -137,6 +152,28 @@ class RunDir:
             return [name for name in os.listdir(self.path / room) if name.endswith(".json")]  # ruff: ignore[PTH208] - names only
         except OSError:
             return []
+
+
+def _local_folders() -> list[str]:
+    """Where a run directory may lie, best first.
+
+    Not XDG_RUNTIME_DIR unless nothing else is there: it is emptied when its user logs out (pam_systemd(8)), and trainings outlive that.
+    """
+    folders = [tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm", os.environ.get("XDG_RUNTIME_DIR", "")]  # ruff: ignore[S108] - mkdtemp below
+    return [folder for folder in dict.fromkeys(folders) if folder and len(folder) + _LONGEST_INSIDE <= _SOCKET_PATH_MOST]
+
+
+def _furnished(folder: str) -> Path:
+    path = Path(tempfile.mkdtemp(prefix="rankpatrol-", dir=folder))
+    try:
+        for room in ROOMS:
+            (path / room).mkdir()
+        # A full disk may still have room for folders.
+        write_atomic(path / "job.json", b"{}")
+    except OSError:
+        shutil.rmtree(path, ignore_errors=True)
+        raise
+    return path
 
 
 def launcher_of(run_dir: RunDir) -> ProcessId | None:

@@ -1,4 +1,4 @@
-"""Entry: `python -I -S <this folder> COMMAND…`, as launch/python-shim calls it."""
+"""Entry: `python -I -S <this folder> LAUNCHER_PID COMMAND…`, as launch/python-shim calls it."""
 
 import os
 import sys
@@ -11,4 +11,4 @@ from rankpatrol.launch.shim.parent import main  # ruff: ignore[E402] - needs the
 sys.path.remove(_ROOT)
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[2:], int(sys.argv[1])))

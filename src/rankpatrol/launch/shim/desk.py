@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
 from typing import Any, Dict, Optional
 
 from rankpatrol.launch.shim.kernel import start_ticks
+from rankpatrol.launch.shim.output import say
 
 # The agent answers within a second; a dead one must not keep the training from starting.
 RESUME_WAIT_S = 20.0
@@ -17,14 +19,15 @@ Json = Optional[Dict[str, Any]]
 def write_once(path: str, record: dict[str, Any]) -> bool:
     """Create a file whole unless it is there; True where we were first."""
     scratch = f"{path}.{os.getpid()}.tmp"
-    with open(scratch, "w", encoding="utf-8") as out:
-        json.dump(record, out)
     try:
+        with open(scratch, "w", encoding="utf-8") as out:
+            json.dump(record, out)
         os.link(scratch, path)
     except FileExistsError:
         return False
     finally:
-        os.unlink(scratch)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(scratch)
     return True
 
 
@@ -38,71 +41,107 @@ def read_json(path: str) -> Json:
     return content if isinstance(content, dict) else None
 
 
+def number_of(name: str, otherwise: int) -> int:
+    """A count from the environment; what is no number is not there."""
+    try:
+        return int(os.environ[name])
+    except (KeyError, ValueError):
+        return otherwise
+
+
 class Desk:
-    """One rank's files in the run directory, which lies on a local disk and is shared with the agent. Raises OSError where it is gone."""
+    """One rank's files in the run directory, which lies on a local disk and is shared with the agent.
+
+    Where the directory is gone, full or closed, the desk knows less, and the rank trains all the same.
+    """
 
     def __init__(self, run_dir: str, rank: int) -> None:
         self.run_dir, self.rank = run_dir, rank
-        self.spec = read_json(os.path.join(run_dir, "job.json")) or {}
-        self.attempt = self._claim()
+        self.spec = read_json(os.path.join(run_dir, "job.json"))
+        self.attempt = self._restarts = number_of("TORCHELASTIC_RESTART_COUNT", 0)
+        self._said = False
+        try:
+            self._claim()
+        except OSError as problem:
+            self.not_seen(problem)
 
-    def _claim(self) -> int:
+    def not_seen(self, problem: OSError) -> None:
+        """Say once that this rank trains without patrol."""
+        if not self._said:
+            self._said = True
+            say(f"rank {self.rank} is not seen by the patrol: {problem}")
+
+    def _claim(self) -> None:
         """Count attempts ourselves: torchrun does not count changes of membership, and a second torchrun in one job starts at 0 again."""
-        attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0)
-        while not write_once(self._path("claims", attempt, "json"), {"shim_pid": os.getpid()}):
-            attempt += 1
-        return attempt
+        while not (self._is_our_group() and write_once(self._path("claims"), {"shim_pid": os.getpid()})):
+            self.attempt += 1
 
-    def _path(self, room: str, attempt: int, ending: str) -> str:
-        return os.path.join(self.run_dir, room, f"{attempt}.{self.rank}.{ending}")
+    def _is_our_group(self) -> bool:
+        """True where this attempt was opened by a rank that was started together with us, or is opened by us now."""
+        group = {name: os.environ.get(name) for name in ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "WORLD_SIZE")}
+        us = {**group, "restarts": self._restarts}
+        path = os.path.join(self.run_dir, "openings", f"{self.attempt}.json")
+        launcher = os.getppid()
+        if write_once(path, {"group": us, "launcher_pid": launcher, "launcher_start_ticks": start_ticks(launcher)}):
+            return True
+        opened = read_json(path) or {}
+        launcher_lives = start_ticks(opened.get("launcher_pid") or 0) == opened.get("launcher_start_ticks")
+        return opened.get("group") == us and launcher_lives
+
+    def _path(self, room: str, ending: str = "json") -> str:
+        return os.path.join(self.run_dir, room, f"{self.attempt}.{self.rank}.{ending}")
 
     def socket_path(self) -> str:
         """Where the agent speaks to this shim."""
-        return self._path("shims", self.attempt, "sock")
+        return self._path("shims", "sock")
 
-    def log_path(self) -> str:
-        """Where this rank's output is kept; its folder is made."""
-        folder = os.path.join(self.spec.get("job_dir") or self.run_dir, "attempts", str(self.attempt))
-        os.makedirs(folder, exist_ok=True)
-        return os.path.join(folder, f"rank{self.rank}.log")
+    def log_path(self) -> str | None:
+        """Where this rank's output is kept, or None where the job is not known."""
+        job_dir = (self.spec or {}).get("job_dir")
+        return os.path.join(job_dir, "attempts", str(self.attempt), f"rank{self.rank}.log") if job_dir else None
+
+    def knows_no_checkpoints(self) -> bool:
+        """True where the job is known to have none; its command's words are then left alone."""
+        return self.spec is not None and not self.spec.get("checkpoints")
 
     def register(self, pid: int) -> None:
-        """Tell the agent who the rank is."""
+        """Tell the agent who the rank is. Raises OSError."""
         record = {
             "attempt": self.attempt,
             "rank": self.rank,
-            "local_rank": int(os.environ.get("LOCAL_RANK") or 0),
-            "world_size": int(os.environ.get("WORLD_SIZE") or 1),
+            "local_rank": number_of("LOCAL_RANK", 0),
+            "world_size": number_of("WORLD_SIZE", 1),
             "node": os.uname().nodename,
             "shim_pid": os.getpid(),
             "shim_start_ticks": start_ticks(os.getpid()),
             "pid": pid,
             "start_ticks": start_ticks(pid),
-            "torchrun_restarts": int(os.environ.get("TORCHELASTIC_RESTART_COUNT") or 0),
-            "scheduler_restarts": int(os.environ.get("SLURM_RESTART_COUNT") or 0),
+            "torchrun_restarts": self._restarts,
+            "scheduler_restarts": number_of("SLURM_RESTART_COUNT", 0),
             "started_unix_s": time.time(),
         }
-        write_once(self._path("ranks", self.attempt, "json"), record)
+        write_once(self._path("ranks"), record)
 
     def ended(self, status: int, *, by_request: bool) -> None:
-        """Tell the agent how the rank ended."""
+        """Tell the agent how the rank ended. Raises OSError."""
         record = {"exit_status": status, "by_request": by_request, "ended_unix_s": time.time()}
-        write_once(self._path("exits", self.attempt, "json"), record)
+        write_once(self._path("exits"), record)
 
-    def resume_from(self) -> str:
+    def resume_from(self, wait_s: float) -> str:
         """The checkpoint this attempt starts from, or "". One answer for all its ranks: the first that was written down.
 
-        The agent verifies and answers; when it is silent for RESUME_WAIT_S, the newest checkpoint it had verified stands.
+        The agent verifies and answers; when it is silent for `wait_s`, the newest checkpoint it had verified stands.
         """
-        if self.attempt == 0 or not self.spec.get("checkpoints"):
+        if self.attempt == 0 or not (self.spec or {}).get("checkpoints"):
             return ""
         path = os.path.join(self.run_dir, "resume", f"{self.attempt}.json")
-        until = time.monotonic() + RESUME_WAIT_S
+        until = time.monotonic() + wait_s
         while time.monotonic() < until:
             answer = read_json(path)
             if answer is not None:
                 return answer.get("checkpoint") or ""
             time.sleep(0.05)
         known = read_json(os.path.join(self.run_dir, "newest_good.json")) or {}
-        write_once(path, {"checkpoint": known.get("checkpoint") or "", "step": known.get("step"), "by": "shim"})
-        return (read_json(path) or {}).get("checkpoint") or ""
+        with contextlib.suppress(OSError):  # a full disk: all ranks read the same file instead
+            write_once(path, {"checkpoint": known.get("checkpoint") or "", "step": known.get("step"), "by": "shim"})
+        return (read_json(path) or known).get("checkpoint") or ""

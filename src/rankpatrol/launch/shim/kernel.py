@@ -7,11 +7,20 @@ import ctypes
 import os
 import resource
 import signal
+import time
+from typing import NamedTuple
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER = 1, 36, 0x59616D61
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER = 1, 4, 36, 0x59616D61
 PR_SET_PTRACER_ANY = (1 << 64) - 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Kin(NamedTuple):
+    """One process: a pid alone is worn by others later (proc_pid_stat(5), field 22)."""
+
+    pid: int
+    start_ticks: int
 
 
 def prctl(option: int, value: int) -> None:
@@ -30,31 +39,72 @@ def _stat_fields(pid: int) -> list[str] | None:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When a process started (proc_pid_stat(5), field 22), or None where it is gone."""
+    """When a process started, or None where it is gone."""
     fields = _stat_fields(pid)
     return int(fields[19]) if fields else None
 
 
-def descendants(ancestor: int) -> list[int]:
-    """Living descendants, from one pass over /proc. Zombies are left out: they hold nothing but a pid."""
-    family: dict[int, list[int]] = {}
+def descendants(ancestor: int) -> list[Kin]:
+    """Living descendants, from one pass over /proc. Zombies are left out, but for one whose other threads run on: it holds all it had."""
+    family: dict[int, list[Kin]] = {}
     for name in os.listdir("/proc"):
         fields = _stat_fields(int(name)) if name.isdigit() else None
-        if fields and fields[0] not in "ZX":
-            family.setdefault(int(fields[1]), []).append(int(name))
-    found: list[int] = []
-    level = [ancestor]
+        if fields and (fields[0] not in "ZX" or int(fields[17]) > 1):
+            family.setdefault(int(fields[1]), []).append(Kin(int(name), int(fields[19])))
+    found: list[Kin] = []
+    level = [Kin(ancestor, start_ticks(ancestor) or 0)]
     while level:
-        level = [child for parent in level for child in family.get(parent, ())]
+        # A parent is older than its child: a younger one took over a pid while we were reading.
+        level = [child for parent in level for child in family.get(parent.pid, ()) if child.start_ticks >= parent.start_ticks]
         found += level
     return found
 
 
-def reap() -> None:
-    """Collect ended children, so that no zombie counts as alive."""
+def signal_exactly(process: Kin, number: int) -> None:
+    """Signal this very process while it is there (pidfd_open(2); before Python 3.9 or Linux 5.3 its pid is checked right before)."""
+    try:
+        pidfd = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):
+        pidfd = -1
+    try:
+        if start_ticks(process.pid) != process.start_ticks:
+            return
+        if pidfd >= 0:
+            signal.pidfd_send_signal(pidfd, number)
+        else:
+            os.kill(process.pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass  # it ended meanwhile, or became another user's (setuid): nothing of ours to end
+    finally:
+        if pidfd >= 0:
+            os.close(pidfd)
+
+
+def reap(spare: int = 0) -> None:
+    """Collect ended children, orphans that fell to us included; `spare`'s status is left for the one who asks for it (waitid(2))."""
     with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+        while True:
+            seen = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if seen is None or seen.si_pid == spare:
+                return
+            os.waitpid(seen.si_pid, os.WNOHANG)
+
+
+def sweep(ancestor: int, grace_s: float) -> None:
+    """End all descendants, also those born meanwhile. One in D state cannot be ended by anybody: it is left after 2 s."""
+    for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 2.0)):
+        told: set[Kin] = set()
+        until = time.monotonic() + wait_s
+        while True:
+            reap()
+            left = descendants(ancestor)
+            for process in left:
+                if process not in told:
+                    told.add(process)
+                    signal_exactly(process, number)
+            if not left or time.monotonic() > until:
+                break
+            time.sleep(0.02)
 
 
 def prepare_rank() -> None:
@@ -63,11 +113,21 @@ def prepare_rank() -> None:
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY)
 
 
+def hold_standard_streams() -> None:
+    """Fill a closed 0, 1 or 2: a pipe of ours that got such a number would take the rank's output for its own."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, hence this one (open(2))
+
+
 def end_as(status: int) -> None:
     """End this process the way `status` (subprocess's: negative for a signal) says, so that torchrun sees what happened to the rank."""
     if status < 0:
-        # The rank's own core file stands; a second one of the shim would hide it.
+        # The rank's own core file stands; a second one of the shim would hide it. A core_pattern pipe heeds only the second (core(5)).
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        prctl(PR_SET_DUMPABLE, 0)
         if -status not in {signal.SIGKILL, signal.SIGSTOP}:
             signal.signal(-status, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [-status])

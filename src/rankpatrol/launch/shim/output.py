@@ -3,90 +3,56 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
-import queue
+import select
+import signal
+import stat
 import termios
 import threading
 import time
 from typing import List, Optional
 
+from rankpatrol.launch.shim.rank_log import RankLog
+
 DRAIN_S = 1.0
-_QUEUE_CHUNKS, _CHUNK_BYTES = 1024, 16384
-
-
-def write_all(descriptor: int, chunk: bytes) -> bool:
-    """Write everything; False once nobody reads there any more, so that the rank itself is not harmed by it."""
-    view = memoryview(chunk)
-    while view:
-        try:
-            view = view[os.write(descriptor, view) :]
-        except BlockingIOError:
-            time.sleep(0.01)
-        except OSError:
-            return False
-    return True
+_CHUNK_BYTES = 16384
+_SAY_WAIT_MS = 500
+# Whoever read there has gone for good. Anything else (a full disk, say) may pass.
+_NO_READER = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ECONNRESET)
 
 
 def say(what: str) -> None:
-    """One line to the user, on the launcher's own error stream."""
-    write_all(2, f"rankpatrol: {what}\n".encode())
-
-
-class RankLog:
-    """The rank's log file, written by a thread that may wait on a slow or full disk while the training goes on."""
-
-    def __init__(self, path: str) -> None:
-        self._path, self._dropped_bytes = path, 0
-        self._queue: queue.Queue[bytes | None] = queue.Queue(_QUEUE_CHUNKS)
-        self._thread = threading.Thread(target=self._write, name="rank-log", daemon=True)
-        self._thread.start()
-
-    def put(self, chunk: bytes) -> None:
-        """Keep some output; never waits, counts what does not fit."""
-        try:
-            self._queue.put_nowait(chunk)
-        except queue.Full:
-            self._dropped_bytes += len(chunk)
-
-    def close(self) -> None:
-        """Let the last lines reach the disk, for DRAIN_S at most."""
-        with contextlib.suppress(queue.Full):
-            self._queue.put(None, timeout=DRAIN_S)
-            self._thread.join(DRAIN_S)
-
-    def _write(self) -> None:
-        try:
-            log = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        except OSError as problem:
-            say(f"the log {self._path} is not kept: {problem.strerror}")
-            log = -1
-        for chunk in iter(self._queue.get, None):
-            if log >= 0 and not write_all(log, self._owed() + chunk):
-                self._dropped_bytes += len(chunk)
-
-    def _owed(self) -> bytes:
-        dropped, self._dropped_bytes = self._dropped_bytes, 0
-        return b"\n[rankpatrol: %d bytes of this log could not be kept]\n" % dropped if dropped else b""
+    """One line to the user, on the launcher's own error stream; dropped where nobody reads it, so that nothing waits."""
+    with contextlib.suppress(OSError):
+        if _poll(2, select.POLLOUT, _SAY_WAIT_MS):
+            os.write(2, f"rankpatrol: {what}\n".encode(errors="backslashreplace"))
 
 
 class Outlet:
     """One of the rank's output streams. A terminal stays a terminal for the rank: colours, progress bars and buffering do not change."""
 
     def __init__(self, target_fd: int) -> None:
-        self._target_fd = target_fd
-        if os.isatty(target_fd):
+        self._terminal = os.isatty(target_fd)
+        if self._terminal:
             self._source_fd, self.rank_fd = os.openpty()
-            self.resize()
             _pass_newlines(self.rank_fd)
         else:
             self._source_fd, self.rank_fd = os.pipe()
+        self._target_fd = _never_waiting(target_fd)
+        self._stop_fd, self._told_to_stop = os.pipe()
+        self._pending = memoryview(b"")
         self._thread: threading.Thread | None = None
+        self.done = False
+        self.resize()
 
     def resize(self) -> None:
         """Give the pseudo-terminal the size of the real one."""
-        with contextlib.suppress(OSError):
-            fcntl.ioctl(self._source_fd, termios.TIOCSWINSZ, fcntl.ioctl(self._target_fd, termios.TIOCGWINSZ, b"\0" * 8))
+        target = self._target_fd  # once: the thread that writes may find it closed
+        if self._terminal and target >= 0:
+            with contextlib.suppress(OSError):
+                fcntl.ioctl(self._source_fd, termios.TIOCSWINSZ, fcntl.ioctl(target, termios.TIOCGWINSZ, b"\0" * 8))
 
     def pump(self, log: RankLog | None) -> None:
         """Begin to pass on; to be called once the rank has its side."""
@@ -102,20 +68,78 @@ class Outlet:
         """True when the rank's side is closed and all is passed on."""
         if self._thread is not None:
             self._thread.join(seconds)
-        return self._thread is None or not self._thread.is_alive()
+        return self.done
+
+    def stop(self) -> None:
+        """Stand still between two writes, so that another process can go on from here without a byte lost or doubled."""
+        os.write(self._told_to_stop, b"x")
+        self.wait(1.0)
+        os.read(self._stop_fd, 1)
+
+    def descriptors(self) -> set[int]:
+        """What whoever goes on from here needs."""
+        return {self._source_fd, self._target_fd, self._stop_fd, self._told_to_stop}
 
     def _run(self, log: RankLog | None) -> None:
-        open_target = True
-        while chunk := self._read():
+        while self._pass_on() and self._ready(self._source_fd, select.POLLIN):
+            chunk = self._read()
+            if not chunk:
+                self.done = True
+                return
             if log is not None:
                 log.put(chunk)
-            open_target = open_target and write_all(self._target_fd, chunk)
+            self._pending = memoryview(chunk)
+
+    def _pass_on(self) -> bool:
+        """Write all that is pending; False when told to stop before."""
+        while self._pending:
+            if self._target_fd >= 0 and not self._ready(self._target_fd, select.POLLOUT):
+                return False
+            self._pending = self._pending[self._write() :]
+        return True
+
+    def _write(self) -> int:
+        """How many of the pending bytes are dealt with now; where nobody reads any more, all: the rank itself is not harmed by it."""
+        if self._target_fd < 0:
+            return len(self._pending)
+        try:
+            return os.write(self._target_fd, self._pending)
+        except BlockingIOError:
+            time.sleep(0.01)  # another rank was quicker to take the room there was
+            return 0
+        except OSError as problem:
+            if problem.errno in _NO_READER:
+                self._target_fd = -1
+            return len(self._pending)
+
+    def _ready(self, descriptor: int, event: int) -> bool:
+        """Wait for a descriptor; False when told to stop."""
+        poll = select.poll()
+        poll.register(descriptor, event)
+        poll.register(self._stop_fd, select.POLLIN)
+        return all(seen != self._stop_fd for seen, _ in poll.poll())
 
     def _read(self) -> bytes:
         try:
             return os.read(self._source_fd, _CHUNK_BYTES)
         except OSError:  # a pseudo-terminal answers EIO when its other side is closed (pty(7))
             return b""
+
+
+def _poll(descriptor: int, event: int, wait_ms: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, event)
+    return bool(poll.poll(wait_ms))
+
+
+def _never_waiting(descriptor: int) -> int:
+    """The same pipe or terminal, opened anew: O_NONBLOCK on the shared description would change it for all who write there (open(2))."""
+    try:
+        if stat.S_ISFIFO(os.fstat(descriptor).st_mode) or os.isatty(descriptor):
+            return os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        pass  # another user's: written as it is
+    return descriptor
 
 
 def _pass_newlines(terminal: int) -> None:
@@ -126,16 +150,37 @@ def _pass_newlines(terminal: int) -> None:
         termios.tcsetattr(terminal, termios.TCSANOW, mode)
 
 
-def drain(outlets: List[Outlet], log: Optional[RankLog]) -> None:
-    """Pass on what is still on its way. A descendant that outlives a good end (an uploader) gets a reader of its own."""
-    until = time.monotonic() + DRAIN_S
+def drain(outlets: List[Outlet], log: Optional[RankLog], drain_s: float) -> None:
+    """Pass on what is still on its way; what takes longer (an uploader after a good end, a paused pager) gets a process of its own."""
+    until = time.monotonic() + drain_s
     still_open = [outlet for outlet in outlets if not outlet.wait(max(0.0, until - time.monotonic()))]
+    for outlet in still_open:
+        outlet.stop()
     if log is not None:
-        log.close()
-    if still_open and os.fork() == 0:
+        log.close(drain_s)
+    still_open = [outlet for outlet in still_open if not outlet.done]
+    if still_open:
+        with contextlib.suppress(OSError):  # no process to spare: nothing more can be passed on
+            if os.fork() == 0:
+                _relay(still_open, log.path if log is not None else None)
+
+
+def _relay(outlets: List[Outlet], log_path: Optional[str]) -> None:
+    """Go on passing on until the last writer has gone. Signals are heard and left alone: the writers decide when it is over."""
+    try:
         os.setsid()
-        for outlet in still_open:
-            outlet.start(None)
-        for outlet in still_open:
+        signal.set_wakeup_fd(-1)
+        kept = {0, 1, 2}.union(*(outlet.descriptors() for outlet in outlets))
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) not in kept:
+                with contextlib.suppress(OSError):
+                    os.close(int(name))
+        log = RankLog(log_path) if log_path else None
+        for outlet in outlets:
+            outlet.start(log)
+        for outlet in outlets:
             outlet.wait(None)
+        if log is not None:
+            log.close(DRAIN_S)
+    finally:
         os._exit(0)

@@ -1,0 +1,10 @@
+"""The shim with other deadlines: `quick_shim.py LAUNCHER_PID DEADLINES COMMAND…`, where DEADLINES is JSON."""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
+from rankpatrol.launch.shim.parent import Deadlines, main
+
+sys.exit(main(sys.argv[3:], int(sys.argv[1]), Deadlines(**json.loads(sys.argv[2]))))
