@@ -13,6 +13,9 @@ class FakeClock:
     def unix_s(self):
         return self._unix_s
 
+    def sleep(self, seconds):
+        self.advance(seconds)
+
     def advance(self, seconds):
         self._mono_s += seconds
         self._unix_s += seconds

@@ -228,7 +228,7 @@ def test_steps_in_the_log_are_progress_though_one_rank_stands():
 
 
 def test_a_debugger_or_an_ended_rank_or_a_suspended_job_pauses_the_judgement():
-    for extra in ({1: {"traced": True}}, {1: {"ended": True}}, {0: {"stopped": True}, 1: {"stopped": True}}):
+    for extra in ({1: {"traced": True}}, {1: {"ended": True, "failed": True}}, {0: {"stopped": True}, 1: {"stopped": True}}):
         court = Court()
         court.run(10)
         court.moving, court.extra = set(), extra
@@ -249,7 +249,7 @@ def test_ranks_that_end_do_not_count_as_movement():
     court.run(10)
     court.moving = set()
     court.run(12)
-    court.extra = {0: {"ended": True}}
+    court.extra = {0: {"ended": True, "failed": True}}
     assert court.run(30) == []
 
 

@@ -13,5 +13,6 @@ def job(tmp_path: Path) -> Iterator[Job]:
     job_dir.mkdir()
     made = Job(RunDir.create(), job_dir)
     made.write()
+    made.release(*range(5))
     yield made
     made.run_dir.remove()

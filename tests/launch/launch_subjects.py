@@ -17,7 +17,7 @@ import msgspec
 
 from rankpatrol.core.records import Record
 from rankpatrol.launch.parent import PYTHON_SHIM, launch_environment
-from rankpatrol.launch.rundir import JobSpec, RankExit, RankPlace, RunDir
+from rankpatrol.launch.rundir import JobSpec, RankExit, RankPlace, Released, RunDir
 
 T = TypeVar("T")
 HERE = Path(__file__).parent
@@ -37,7 +37,7 @@ def forever():
 
 
 class Job(Record, frozen=True):
-    """A job as `rankpatrol run` would have written it down, without its agent."""
+    """A job as `rankpatrol run` would have written it down, without its agent; what an agent would release is released beforehand."""
 
     run_dir: RunDir
     job_dir: Path
@@ -55,6 +55,10 @@ class Job(Record, frozen=True):
                 started_unix_s=0.0,
             ),
         )
+
+    def release(self, *attempts: int) -> None:
+        for attempt in attempts:
+            self.run_dir.write(f"released.{attempt}.json", Released(at_unix_s=0.0))
 
     def log(self, *, attempt: int = 0, rank: int = 0) -> Path:
         return self.job_dir / "attempts" / str(attempt) / f"rank{rank}.log"

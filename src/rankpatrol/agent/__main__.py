@@ -1,6 +1,7 @@
 """Entry: `python -m rankpatrol.agent JOBDIR`. Ends with the job; started again, it goes on."""
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -14,6 +15,7 @@ from rankpatrol.core.errors import PatrolError
 from rankpatrol.journal import read_events
 from rankpatrol.launch.rundir import JobSpec, RunDir
 from rankpatrol.system.clock import SystemClock
+from rankpatrol.system.process import identify
 
 _ROUND_S = 1.0
 # Close to the end of an attempt and of the job a second is long: the run directory is read more often than the ranks.
@@ -27,6 +29,8 @@ def main(job_dir: Path) -> int:
     voice = stderr_voice()
     agent = Agent(spec, run_dir, SystemClock(), voice)
     stop = threading.Event()
+    if (us := identify(os.getpid())) is not None:
+        run_dir.write("agent.json", us)
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     events = list(read_events(job_dir))
     told = {kind: {event["attempt"] for event in events if event["kind"] == kind} for kind in ("attempt_started", "attempt_ended")}
@@ -40,6 +44,7 @@ def _patrol(agent: Agent, stop: threading.Event) -> None:
     waited_s = _ROUND_S
     while not stop.is_set():
         try:
+            agent.glance()
             if agent.finished():
                 return
             if waited_s >= _ROUND_S:

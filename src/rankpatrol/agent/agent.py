@@ -3,8 +3,10 @@
 import contextlib
 from pathlib import Path
 
+import msgspec
+
 from rankpatrol.act.execute import StepReport, execute
-from rankpatrol.act.plan import plan
+from rankpatrol.act.plan import Verified, plan
 from rankpatrol.agent.checkpoint_watch import CheckpointWatch, verified
 from rankpatrol.agent.desk import IncidentDesk
 from rankpatrol.agent.eyes import Eyes, all_joined
@@ -12,10 +14,16 @@ from rankpatrol.agent.roster import Attempt, current_attempt, read_attempt
 from rankpatrol.agent.sealing import Sealer
 from rankpatrol.agent.status import write_state
 from rankpatrol.agent.voice import Voice
+from rankpatrol.analysis.crash import diagnose_crash
 from rankpatrol.analysis.diagnose import diagnose
+from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.durations import say_duration
 from rankpatrol.core.errors import PatrolError
+from rankpatrol.core.records import Missing
+from rankpatrol.core.snapshot import KernelKills
 from rankpatrol.evidence.bundle import reopen
+from rankpatrol.evidence.host import kernel_log
+from rankpatrol.formats.kernel_log import kills
 from rankpatrol.incident.records import IncidentPolicy, IncidentState
 from rankpatrol.journal import Journal
 from rankpatrol.judge.judge import step
@@ -32,13 +40,15 @@ from rankpatrol.judge.records import (
     Resumed,
     Suspected,
 )
-from rankpatrol.launch.rundir import JobSpec, LauncherExit, OrderedEnd, ResumePoint, RunDir, launcher_of
+from rankpatrol.launch.rundir import JobSpec, LauncherExit, OrderedEnd, Released, ResumePoint, RunDir, launcher_of
 from rankpatrol.schedulers.local import LocalScheduler
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.process import identify
 
 # How long a new attempt may wait for the checkpoint check; its shims wait a little longer (RESUME_WAIT_S) before they go on alone.
 _CHECK_S = 15.0
+# A victim's connection breaks before the culprit's interpreter has gone down; 2.7 s were measured for that.
+_ECHO_WAIT_S, _ECHO_POLL_S = 4.0, 0.2
 
 
 class NotRecovered(PatrolError):
@@ -64,6 +74,8 @@ class Agent:
         self.attempt: Attempt | None = None
         self._announced: set[int] = set()
         self._ended: set[int] = set()
+        self._released: set[int] = set()
+        self._published: Verified | None = None
         self._phase: str | None = None
         self._step_told: int | None = None
 
@@ -76,9 +88,24 @@ class Agent:
             self._judge(AttemptBegan(at_s=self.clock.mono_s(), attempt=self.attempt.number, world_size=self.attempt.world_size()))
         self.desk.adopt(self.job_dir)
 
+    def glance(self) -> None:
+        """Between two rounds: has a rank failed? Its shim holds that exit back until the evidence of the others is taken."""
+        self._follow_attempts()
+        attempt = self.attempt
+        if attempt is None or attempt.number in self._released or all(seen.exit_status == 0 for seen in attempt.exits.values()):
+            return
+        by_request = any(seen.by_request for seen in attempt.exits.values())
+        try:
+            if not by_request and self._ordered() is None and self.desk.open_incident() is None:
+                self._crash(attempt)
+        finally:
+            self._released.add(attempt.number)
+            self.run_dir.write_first(f"released.{attempt.number}.json", Released(at_unix_s=self.clock.unix_s()))
+
     def cycle(self) -> str:
         """One round; returns what is going on in one line."""
         self._follow_attempts()
+        self._publish_newest_good()
         attempt = self.attempt
         if attempt is None or attempt.number in self._ended:
             return "waiting for ranks"
@@ -110,7 +137,7 @@ class Agent:
     def seal(self, state: IncidentState, *, fresh: bool, spare: bool) -> Path:
         """Look once more where the ranks are still there, then seal."""
         if fresh and self.attempt is not None:
-            self.eyes.look(self.attempt, full=True)
+            self.eyes.look_whole(self.attempt)
         root = self.run_dir.path if spare else self.job_dir
         return self.sealer.seal(root, state, tuple(self.eyes.looks) if fresh else (), self._context())
 
@@ -148,6 +175,13 @@ class Agent:
         good = verified(self.checkpoints.now(_CHECK_S))
         with contextlib.suppress(OSError):
             self.scheduler.resume_from(number, good.path if good else "", good.step if good else None)
+
+    def _publish_newest_good(self) -> None:
+        """For shims that must start without us: what was verified last."""
+        good = verified(self.checkpoints.latest())
+        if good is not None and good != self._published:
+            self._published = good
+            self.run_dir.write("newest_good.json", ResumePoint(checkpoint=good.path, step=good.step, by="agent"))
 
     def _begin_attempt(self, attempt: Attempt) -> None:
         if not self._announced:
@@ -195,6 +229,30 @@ class Agent:
             case Resumed():
                 self.eyes.calm()
                 self.desk.progress_returned()
+
+    def _crash(self, attempt: Attempt) -> None:
+        """Name who ended first. Where only echoes are seen yet, the first cause may need a moment: its interpreter is still going down."""
+        if attempt.number not in self._announced:
+            self._begin_attempt(attempt)
+        until_s = self.clock.mono_s() + _ECHO_WAIT_S
+        while True:
+            found = self._look_at_crash(attempt)
+            if found is None or found.culprit_ranks or self.clock.mono_s() >= until_s:
+                break
+            self.clock.sleep(_ECHO_POLL_S)
+            attempt = self.attempt = read_attempt(self.run_dir, attempt.number)
+        if found is not None:
+            onset_unix_s = min(seen.ended_unix_s for seen in attempt.exits.values())
+            self.desk.suspect(attempt.number, onset_unix_s, found)
+            self.desk.judged(onset_unix_s, found)
+
+    def _look_at_crash(self, attempt: Attempt) -> Diagnosis | None:
+        log = kernel_log()
+        seen = msgspec.structs.replace(
+            self.eyes.look(attempt, full=True), kills=log if isinstance(log, Missing) else KernelKills(kills(log))
+        )
+        self.eyes.keep_last(seen)
+        return diagnose_crash(seen)
 
     def _end_attempt(self, attempt: Attempt) -> None:
         self._ended.add(attempt.number)

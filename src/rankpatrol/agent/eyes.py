@@ -19,6 +19,7 @@ from rankpatrol.system.clock import Clock
 _GROUP_THREADS = frozenset({"gloo_tcp_loop", "pt_gloo_runloop", "pt_nccl_watchdg", "pt_nccl_heartbt", "pt_nccl_runhook"})
 _STACKS_S = 8.0
 _LOOKS_KEPT = 6
+_FRESH_LOOK_S = 2.0
 
 
 class Eyes:
@@ -29,6 +30,7 @@ class Eyes:
         self._logs: dict[int, LogTail] = {}
         self._steps: dict[int, int] = {}
         self.looks: deque[Snapshot] = deque(maxlen=_LOOKS_KEPT)
+        self._full_at_s: float | None = None
 
     def light(self, attempt: Attempt) -> tuple[RankActivity, ...]:
         """One light round: a few files of /proc and the end of a log for each rank."""
@@ -48,7 +50,18 @@ class Eyes:
             ranks=tuple(samples),
         )
         self.looks.append(snapshot)
+        if full:
+            self._full_at_s = snapshot.at_mono_s
         return snapshot
+
+    def look_whole(self, attempt: Attempt) -> Snapshot:
+        """The last full look where it is fresh, else a new one."""
+        fresh = self._full_at_s is not None and self._clock.mono_s() - self._full_at_s < _FRESH_LOOK_S
+        return self.looks[-1] if fresh and self.looks else self.look(attempt, full=True)
+
+    def keep_last(self, snapshot: Snapshot) -> None:
+        """Put a completed snapshot in the place of the last look."""
+        self.looks[-1] = snapshot
 
     def best_step(self) -> int | None:
         """The highest step any log has named in this attempt."""
@@ -61,7 +74,7 @@ class Eyes:
     def _activity(self, record: RankRecord) -> RankActivity:
         seen = Missing("ended") if record.exit_status is not None else sample_process(record.process.pid, with_files=False)
         if isinstance(seen, Missing) or seen.id != record.process:
-            return _ended(record.rank, self._steps.get(record.rank))
+            return _ended(record, self._steps.get(record.rank))
         log = self._read_log(record)
         if isinstance(log, LogSample) and log.step is not None:
             self._steps[record.rank] = log.step
@@ -83,8 +96,19 @@ class Eyes:
         return self._logs.setdefault(record.rank, LogTail(record.log_path)).read()
 
 
-def _ended(rank: int, step: int | None) -> RankActivity:
-    return RankActivity(rank=rank, ended=True, joined=False, traced=False, stopped=False, main_thread_ticks=0, switches=0, step=step)
+def _ended(record: RankRecord, step: int | None) -> RankActivity:
+    """A rank that is gone. Without its shim's word it is not known to have ended well, and counts as failed."""
+    return RankActivity(
+        rank=record.rank,
+        ended=True,
+        failed=record.exit_status != 0,
+        joined=False,
+        traced=False,
+        stopped=False,
+        main_thread_ticks=0,
+        switches=0,
+        step=step,
+    )
 
 
 def all_joined(activities: Iterable[RankActivity]) -> bool:

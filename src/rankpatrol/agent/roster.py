@@ -42,6 +42,7 @@ class Attempt(Record, frozen=True, kw_only=True):
                 process=ProcessId(boot_id(), place.pid, place.start_ticks),
                 log_path=str(job_dir / "attempts" / str(self.number) / f"rank{place.rank}.log"),
                 exit_status=self.exits[place.rank].exit_status if place.rank in self.exits else None,
+                ended_unix_s=self.exits[place.rank].ended_unix_s if place.rank in self.exits else None,
             )
             for place in self.places
         )

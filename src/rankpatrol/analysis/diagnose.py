@@ -3,6 +3,7 @@
 from collections import Counter
 
 from rankpatrol.analysis.causes import REGISTRY
+from rankpatrol.analysis.crash import diagnose_crash
 from rankpatrol.analysis.frames import is_inside
 from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.scene import Cause, Scene, say_ranks
@@ -20,7 +21,9 @@ def diagnose(history: tuple[Snapshot, ...]) -> Diagnosis:
         raise ValueError("nothing was seen")
     scene = Scene(history)
     if gone := tuple(rank for rank, sample in scene.samples.items() if sample.exit_status is not None):
-        return _undetermined(scene, f"{say_ranks(gone)} has ended, so who waits for whom cannot be told from what is left")
+        return diagnose_crash(scene.now) or _undetermined(
+            scene, f"{say_ranks(gone)} has ended, so who waits for whom cannot be told from what is left"
+        )
     if len(scene.samples) < scene.now.world_size:
         return _undetermined(scene, f"only {len(scene.samples)} of {scene.now.world_size} ranks can be seen")
     if not scene.victims:

@@ -21,6 +21,7 @@ class RankRecord(Record, frozen=True, kw_only=True):
     process: ProcessId
     log_path: str
     exit_status: int | None = None
+    ended_unix_s: float | None = None
 
 
 def observe(record: RankRecord, tree: ProcessTree, *, full: bool) -> RankSample:
@@ -32,6 +33,7 @@ def observe(record: RankRecord, tree: ProcessTree, *, full: bool) -> RankSample:
         shim_pid=record.shim_pid,
         pid=record.process.pid,
         exit_status=record.exit_status,
+        ended_unix_s=record.ended_unix_s,
         process=_rank_process(record, full=full),
         descendants=_family(record, tree, full=full),
     )

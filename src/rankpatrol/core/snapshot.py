@@ -99,7 +99,10 @@ class LogSample(Record, frozen=True, tag="log"):
 
 
 class RankSample(Record, frozen=True, kw_only=True):
-    """One rank at one moment: its process, every descendant, their stacks (by pid) and its log."""
+    """One rank at one moment: its process, every descendant, their stacks (by pid) and its log.
+
+    `exit_status` is None while it runs, negative for a signal; `ended_unix_s` is its shim's word, comparable on one node alone.
+    """
 
     rank: int
     local_rank: int
@@ -107,6 +110,7 @@ class RankSample(Record, frozen=True, kw_only=True):
     shim_pid: int
     pid: int
     exit_status: int | None = None
+    ended_unix_s: float | None = None
     process: ProcessSample | Missing
     descendants: tuple[ProcessSample, ...] = ()
     stack: Stack | Missing = Missing("no stack was taken in this round")
@@ -114,8 +118,17 @@ class RankSample(Record, frozen=True, kw_only=True):
     log: LogSample | Missing = Missing("no log was read in this round")
 
 
+class KernelKills(Record, frozen=True, tag="kills"):
+    """What the kernel wrote of each process it killed for want of memory (oom_kill.c), by pid."""
+
+    lines: dict[int, str]
+
+
 class Snapshot(Record, frozen=True, kw_only=True):
-    """All ranks of one attempt at one moment. `at_mono_s` is this node's monotonic clock: never compared across nodes."""
+    """All ranks of one attempt at one moment. `at_mono_s` is this node's monotonic clock: never compared across nodes.
+
+    `kills` are the kernel's own lines of processes it killed, by pid; Missing where its log may not be read.
+    """
 
     job: str
     attempt: int
@@ -123,3 +136,4 @@ class Snapshot(Record, frozen=True, kw_only=True):
     at_unix_s: float
     world_size: int
     ranks: tuple[RankSample, ...]
+    kills: KernelKills | Missing = Missing("the kernel log was not read in this round")

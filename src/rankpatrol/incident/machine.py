@@ -67,9 +67,11 @@ def replay(events: Iterable[IncidentEvent], policy: IncidentPolicy) -> Outcome:
 
 
 def may_act(state: IncidentState, policy: IncidentPolicy) -> bool:
-    """Only a hang that is proved or supported and that an end would help, and only where the policy says so."""
+    """Only what is proved or supported not to end by itself, where an end would help, and only where the policy says so."""
     found = state.diagnosis
-    return policy.act and found.verdict == "hang" and found.certainty is not Certainty.SUSPECTED and found.not_to_be_ended is None
+    return (
+        policy.act and found.verdict in {"hang", "crash"} and found.certainty is not Certainty.SUSPECTED and found.not_to_be_ended is None
+    )
 
 
 def _begin(state: IncidentState | None, event: SuspectNamed) -> Outcome:

@@ -22,6 +22,8 @@ from rankpatrol.judge.records import (
 # A rank that waits for its loader wakes once in 5 s: one switch, and now and then the whole tick in which that falls. One that trains
 # does many times more.
 _STIRRED_SWITCHES, _STIRRED_TICKS = 3, 2
+# What does not end by itself. A crash is looked at here only where a rank left with exit code 0 and others wait for it.
+_FINAL = frozenset({"hang", "crash"})
 
 
 def step(state: JudgeState, event: Event, policy: Policy) -> tuple[JudgeState, tuple[Finding, ...]]:
@@ -73,14 +75,21 @@ def _observe(state: JudgeState, at_s: float, policy: Policy) -> tuple[JudgeState
 
 
 def _out_of_sight(state: JudgeState) -> bool:
-    """A rank is missing or has ended: neither a stall nor its end can be told from the others."""
-    return len(state.seen) < state.world_size or any(seen.activity.ended for seen in state.seen.values())
+    """A rank is missing or has failed, or all have ended: neither a stall nor its end can be told from the others."""
+    activities = [seen.activity for seen in state.seen.values()]
+    if len(activities) < state.world_size or any(activity.failed for activity in activities):
+        return True
+    return all(activity.ended for activity in activities)
 
 
 def _held(state: JudgeState) -> bool:
     """Somebody debugs a rank, or the job is suspended as a whole, by a scheduler or a user."""
-    activities = [seen.activity for seen in state.seen.values()]
+    activities = [seen.activity for seen in _alive(state)]
     return any(activity.traced for activity in activities) or all(activity.stopped for activity in activities)
+
+
+def _alive(state: JudgeState) -> list[Seen]:
+    return [seen for seen in state.seen.values() if not seen.activity.ended]
 
 
 def _excused(state: JudgeState, at_s: float) -> JudgeState:
@@ -92,16 +101,16 @@ def _excused(state: JudgeState, at_s: float) -> JudgeState:
 
 def _still(state: JudgeState, at_s: float, policy: Policy) -> tuple[Seen, ...]:
     """Ranks that stand still beyond their budget; none while steps go on."""
-    joined = all(seen.activity.joined for seen in state.seen.values())
+    joined = all(seen.activity.joined for seen in _alive(state))
     budget_s = policy.still_budget_s if joined else policy.starting_budget_s
     if state.step is not None and at_s - state.step_at_s < budget_s:
         return ()
-    return tuple(seen for seen in state.seen.values() if at_s - seen.stirred_at_s >= budget_s)
+    return tuple(seen for seen in _alive(state) if at_s - seen.stirred_at_s >= budget_s)
 
 
 def phase_of(state: JudgeState) -> str:
     """What the attempt is in, by what is seen from outside: no group yet, no step yet, or training."""
-    if not all(seen.activity.joined for seen in state.seen.values()):
+    if not all(seen.activity.joined for seen in _alive(state)):
         return "initialisation" if state.step is None else "teardown"
     return "first_step" if state.step is None else "train_step"
 
@@ -130,7 +139,7 @@ def _weigh(state: JudgeState, event: Looked, policy: Policy) -> tuple[JudgeState
     diagnosis = event.diagnosis
     if state.looked_at_s is None:
         return state, ()  # it began to move again while we looked
-    if diagnosis.verdict != "hang":
+    if diagnosis.verdict not in _FINAL:
         state = msgspec.structs.replace(state, worked_at_s=event.at_s)
     phase = diagnosis.phase or phase_of(state)
     agreeing = (*state.agreeing, diagnosis) if _agree(state.agreeing, diagnosis) else (diagnosis,)
@@ -173,7 +182,7 @@ def _onset(state: JudgeState, diagnosis: Diagnosis) -> float:
 def _is_hang(state: JudgeState, event: Looked, onset_s: float, policy: Policy) -> bool:
     """Patience counts from the last work of whoever is awaited; what is only suspected is never judged."""
     diagnosis = event.diagnosis
-    if diagnosis.verdict != "hang" or diagnosis.certainty is Certainty.SUSPECTED:
+    if diagnosis.verdict not in _FINAL or diagnosis.certainty is Certainty.SUSPECTED:
         return False
     if diagnosis.certainty is Certainty.PROVED:
         return True

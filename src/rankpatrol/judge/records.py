@@ -29,10 +29,14 @@ class Policy(Record, frozen=True, kw_only=True):
 
 
 class RankActivity(Record, frozen=True, kw_only=True):
-    """The light facts of one rank, once a second. `joined`: it is a member of a process group, so no longer starting."""
+    """The light facts of one rank, once a second. `joined`: it is a member of a process group, so no longer starting.
+
+    `failed`: it ended in any way but with exit code 0.
+    """
 
     rank: int
     ended: bool
+    failed: bool = False
     joined: bool
     traced: bool
     stopped: bool

@@ -1,6 +1,7 @@
 """The run directory: small files on a local disk through which parent, agent and shims know of each other.
 
 job.json                     what was started (JobSpec), written once by the parent
+agent.json                   the agent that runs now
 launcher.json                the launcher's identity; launcher_exit.json: how it ended; ending.json: a signal that ordered the end
 openings/<attempt>.json      which start of the ranks this attempt is, by the first shim of it
 claims|ranks|exits/<attempt>.<rank>.json    written once each by that rank's shim

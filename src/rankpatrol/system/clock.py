@@ -9,6 +9,7 @@ class Clock(Protocol):
 
     def mono_s(self) -> float: ...
     def unix_s(self) -> float: ...
+    def sleep(self, seconds: float) -> None: ...
 
 
 class SystemClock:
@@ -19,3 +20,6 @@ class SystemClock:
 
     def unix_s(self) -> float:
         return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)

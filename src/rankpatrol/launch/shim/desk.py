@@ -122,10 +122,19 @@ class Desk:
         }
         write_once(self._path("ranks"), record)
 
-    def ended(self, status: int, *, by_request: bool) -> None:
+    def ended(self, status: int, *, by_request: bool, at_unix_s: float) -> None:
         """Tell the agent how the rank ended. Raises OSError."""
-        record = {"exit_status": status, "by_request": by_request, "ended_unix_s": time.time()}
+        record = {"exit_status": status, "by_request": by_request, "ended_unix_s": at_unix_s}
         write_once(self._path("exits"), record)
+
+    def released(self) -> bool:
+        """True once the agent has taken the evidence of this attempt."""
+        return os.path.exists(os.path.join(self.run_dir, f"released.{self.attempt}.json"))
+
+    def agent_lives(self) -> bool:
+        """True while the agent that wrote itself down still runs."""
+        agent = read_json(os.path.join(self.run_dir, "agent.json")) or {}
+        return agent.get("start_ticks") is not None and start_ticks(agent.get("pid") or 0) == agent["start_ticks"]
 
     def resume_from(self, wait_s: float) -> str:
         """The checkpoint this attempt starts from, or "". One answer for all its ranks: the first that was written down.

@@ -34,6 +34,7 @@ HELD_AT_START = ("SIGUSR1", "SIGUSR2", "SIGWINCH")
 FORWARDED = (*ENDING, *HELD_AT_START)
 # How soon a launcher that went without a word, or another size of the terminal, is noticed.
 _LOOK_UP_S = 1.0
+_HOLD_POLL_S = 0.05
 
 
 class Deadlines(NamedTuple):
@@ -42,6 +43,9 @@ class Deadlines(NamedTuple):
     term_after_int_s: float = 20.0
     kill_s: float = 25.0
     descendants_s: float = 1.0  # between their SIGTERM and their SIGKILL
+    hold_s: float = 20.0  # a failed rank's exit, while the evidence of the others is taken
+    hold_alone_s: float = 5.0  # the same without an agent: a new one starts within a second
+    settle_s: float = 0.3  # for a rank's last words to reach its log
     lost_launcher_kill_s: float = 2.0  # a rank whose launcher is gone is nobody's: all of it is gone within 5 s
     resume_s: float = RESUME_WAIT_S
     drain_s: float = DRAIN_S
@@ -56,6 +60,7 @@ class Shim:
     def __init__(self, launcher_pid: int, deadlines: Deadlines) -> None:
         self.by_request = False
         self.launcher_lost = False
+        self._told_to_end = False
         self._launcher_pid, self._deadlines = launcher_pid, deadlines
         self._rank: subprocess.Popen[bytes] | None = None
         self._log: RankLog | None = None
@@ -112,6 +117,33 @@ class Shim:
                 outlet.resize()
         return rank.returncode
 
+    def failed_by_itself(self, status: int) -> bool:
+        """True where nobody asked the rank to end."""
+        return status != 0 and not (self.by_request or self.launcher_lost or self._told_to_end)
+
+    def settle(self) -> None:
+        """Let the rank's last words reach its log; a descendant may hold its output open, so not for long."""
+        until = time.monotonic() + self._deadlines.settle_s
+        for outlet in self._outlets:
+            outlet.wait(max(0.0, until - time.monotonic()))
+        if self._log is not None:
+            self._log.flush(self._deadlines.settle_s)
+
+    def hold(self, desk: Desk) -> None:
+        """Keep a failed rank's exit from the launcher, which would kill the others within 0.1 s, until their evidence is taken.
+
+        An end that is asked for meanwhile comes first.
+        """
+        began = time.monotonic()
+        while not (desk.released() or self._told_to_end or self.by_request or self.launcher_lost):
+            most_s = self._deadlines.hold_s if desk.agent_lives() else self._deadlines.hold_alone_s
+            if time.monotonic() - began >= most_s:
+                return
+            self._notice_lost_launcher()
+            for key, _ in self._selector.select(_HOLD_POLL_S):
+                serve: Callable[[], None] = key.data
+                serve()
+
     def drain(self) -> None:
         """Pass on the rank's last words."""
         drain(self._outlets, self._log, self._deadlines.drain_s)
@@ -128,6 +160,7 @@ class Shim:
                 self._notice_lost_launcher()  # PDEATHSIG, and not a word of the launcher's
             else:
                 self._send(name)
+                self._told_to_end = self._told_to_end or name in ENDING
                 if name in ENDING and not self._escalation:
                     self._escalation = self._steps_after(name)
 
@@ -181,15 +214,19 @@ def main(command: list[str], launcher_pid: int, deadlines: Deadlines = DEADLINES
         return _cannot_start(words[0], problem)
     _report(desk, lambda: desk.register(pid))
     _report(desk, lambda: shim.listen(desk.socket_path()))
-    status = shim.wait()
+    status, ended_unix_s = shim.wait(), time.time()
+    if shim.failed_by_itself(status):
+        shim.settle()
+        _report(desk, lambda: desk.ended(status, by_request=False, at_unix_s=ended_unix_s))
+        shim.hold(desk)
     if status != 0 or shim.by_request or shim.launcher_lost:
         # Stuck loader processes hold the dead rank's sockets and GPU memory, and its peers wait on.
         sweep(os.getpid(), deadlines.descendants_s)
-    return _end(shim, desk, status)
+    return _end(shim, desk, status, ended_unix_s)
 
 
-def _end(shim: Shim, desk: Desk, status: int) -> int:
-    _report(desk, lambda: desk.ended(status, by_request=shim.by_request))
+def _end(shim: Shim, desk: Desk, status: int, ended_unix_s: float) -> int:
+    _report(desk, lambda: desk.ended(status, by_request=shim.by_request, at_unix_s=ended_unix_s))
     shim.drain()
     # A rank that we ended never counts as finished, even if it answers SIGTERM with exit(0).
     end_as(-signal.SIGTERM if shim.by_request and status == 0 else status)

@@ -16,7 +16,7 @@ class RankLog:
     def __init__(self, path: str) -> None:
         self.path = path
         self._lost_bytes, self._lock = 0, threading.Lock()
-        self._queue: queue.Queue[bytes | None] = queue.Queue(_QUEUE_CHUNKS)
+        self._queue: queue.Queue[bytes | threading.Event | None] = queue.Queue(_QUEUE_CHUNKS)
         self._thread = threading.Thread(target=self._write, name="rank-log", daemon=True)
         self._thread.start()
 
@@ -27,6 +27,13 @@ class RankLog:
         except queue.Full:
             self._count_lost(len(chunk))
 
+    def flush(self, wait_s: float) -> None:
+        """Let what was put so far reach the file, for `wait_s` at most."""
+        written = threading.Event()
+        with contextlib.suppress(queue.Full):
+            self._queue.put(written, timeout=wait_s)
+            written.wait(wait_s)
+
     def close(self, wait_s: float) -> None:
         """Let the last lines reach the disk, for `wait_s` at most."""
         with contextlib.suppress(queue.Full):
@@ -36,7 +43,10 @@ class RankLog:
     def _write(self) -> None:
         log = self._open()
         for chunk in iter(self._queue.get, None):
-            self._keep(log, chunk)
+            if isinstance(chunk, bytes):
+                self._keep(log, chunk)
+            elif isinstance(chunk, threading.Event):
+                chunk.set()
         self._keep(log, b"")
 
     def _open(self) -> int:

@@ -1,0 +1,170 @@
+"""Who ended first, and of what; everybody else's end is its echo."""
+
+import re
+
+from rankpatrol.analysis.kinds import WaitKind
+from rankpatrol.analysis.scene import Scene, say_ranks
+from rankpatrol.core.diagnosis import Certainty, Diagnosis
+from rankpatrol.core.records import Missing, Record
+from rankpatrol.core.snapshot import LogSample, RankSample, Snapshot
+from rankpatrol.formats.failures import Failure, last_failure
+
+_SIGNALS = {
+    1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"
+}  # fmt: skip
+_BY_SIGNAL = {6: "sigabrt", 11: "sigsegv"}
+_SHARED_MEMORY = re.compile(r"unable to (?:write|mmap|open).*(?:/dev/shm|shared memory)|insufficient shared memory", re.IGNORECASE)
+_GPU_MEMORY = re.compile(r"CUDA out of memory|torch\.OutOfMemoryError|cudaErrorMemoryAllocation")
+
+
+class End(Record, frozen=True, kw_only=True):
+    """One rank's end: when, how, and what its log says of it."""
+
+    rank: int
+    status: int
+    at_unix_s: float
+    failure: Failure
+    tail: tuple[str, ...]
+
+    def first_cause(self) -> bool:
+        """False where its log only echoes another rank's end."""
+        return self.status < 0 or not self.failure.echo
+
+
+def diagnose_crash(snapshot: Snapshot) -> Diagnosis | None:
+    """The first failing rank and its cause, or None while no rank has ended in a way that ends the job.
+
+    First is by the shims' times, but a rank whose log only echoes another's end never is: with gloo a victim may well exit before its
+    peers' sockets are even closed. A rank that left with exit code 0 while others wait for it is the first cause of theirs.
+    """
+    ends = sorted((_end(sample) for sample in snapshot.ranks if sample.exit_status is not None), key=lambda end: end.at_unix_s)
+    failed = [end for end in ends if end.status != 0]
+    if not failed:
+        return _left_early(snapshot, ends)
+    own = [end for end in failed if end.first_cause()]
+    if not own:
+        return _left_early(snapshot, ends) or _echoes_only(failed)
+    return _crashed(snapshot, own[0], failed)
+
+
+def _end(sample: RankSample) -> End:
+    tail = sample.log.tail if isinstance(sample.log, LogSample) else ()
+    return End(
+        rank=sample.rank,
+        status=sample.exit_status or 0,
+        at_unix_s=sample.ended_unix_s or 0.0,
+        failure=last_failure(tail),
+        tail=tail,
+    )
+
+
+def _crashed(snapshot: Snapshot, first: End, failed: list[End]) -> Diagnosis:
+    cause, phrase, reasons, suggested = _cause(snapshot, first)
+    others = tuple(end.rank for end in failed if end.rank != first.rank)
+    alive = tuple(sample.rank for sample in snapshot.ranks if sample.exit_status is None)
+    after = f"; {say_ranks(others)} ended of it" if others else ""
+    return Diagnosis(
+        verdict="crash",
+        cause=cause,
+        culprit_ranks=(first.rank,),
+        victim_ranks=tuple(sorted((*others, *alive))),
+        certainty=Certainty.PROVED,
+        sentence=f"rank {first.rank} {phrase}{after}",
+        reasons_for=(
+            *reasons,
+            *(f"rank {end.rank} ended {end.at_unix_s - first.at_unix_s:+.2f} s from it" for end in failed if end != first),
+        ),
+        suggested=suggested,
+        not_to_be_ended=ENDS_BY_ITSELF,
+    )
+
+
+# torchrun ends the others and starts the next attempt within a second of the first failure.
+ENDS_BY_ITSELF = "the launcher sees the exit, and ends and restarts the job itself"
+Cause = tuple[str, str, tuple[str, ...], tuple[str, ...]]
+
+
+def _cause(snapshot: Snapshot, end: End) -> Cause:
+    """Cause, phrase, reasons and advice for the first failing rank."""
+    said = "\n".join(end.tail[-80:])
+    if _SHARED_MEMORY.search(said):
+        return "shm_too_small", "found /dev/shm full", ("its log says so",), ("Give the job more shared memory (--shm-size, an emptyDir)",)
+    if end.status < 0:
+        return _signalled(snapshot, end)
+    if _GPU_MEMORY.search(said):
+        return (
+            "gpu_oom",
+            f"ran out of GPU memory{_at(end)}",
+            ("its log says so",),
+            ("Look for another process on that GPU, then at the batch size",),
+        )
+    if end.failure.exception is not None:
+        message = f": {end.failure.message}" if end.failure.message else ""
+        phrase = f"raised {end.failure.exception}{message}{_at(end)}"
+        return "user_exception", phrase, ("its log ends with that traceback",), ()
+    return "unknown", f"ended with exit code {end.status}", ("its log holds no traceback",), (f"Read the end of rank {end.rank}'s log",)
+
+
+def _at(end: End) -> str:
+    return f" in {end.failure.place}" if end.failure.place else ""
+
+
+def _signalled(snapshot: Snapshot, end: End) -> Cause:
+    number = -end.status
+    name = _SIGNALS.get(number, f"signal {number}")
+    pid = next(sample.pid for sample in snapshot.ranks if sample.rank == end.rank)
+    if number == 9 and not isinstance(snapshot.kills, Missing) and pid in snapshot.kills.lines:
+        return (
+            "host_oom_kill",
+            "was killed by the kernel for want of memory",
+            (snapshot.kills.lines[pid],),
+            ("Give the job more host memory",),
+        )
+    if number == 9:
+        seen = "its log may not be read" if isinstance(snapshot.kills, Missing) else "its log names no such kill"
+        return "sigkill", "was killed (SIGKILL)", (f"who sent it is not seen; as to the kernel, {seen}",), ()
+    return _BY_SIGNAL.get(number, "unknown"), f"died of {name}", ("its exit status says so",), ()
+
+
+def _left_early(snapshot: Snapshot, ends: list[End]) -> Diagnosis | None:
+    """A rank that ended with 0 while others wait for a peer: with all of the rest alive or echoing, it is what they wait for."""
+    gone = [end for end in ends if end.status == 0]
+    if not gone or len(gone) == len(snapshot.ranks):
+        return None
+    scene = Scene((snapshot,))
+    waiting = tuple(rank for rank in scene.victims if scene.waits[rank].by_stack)
+    echoing = tuple(end.rank for end in ends if end.status != 0 and not end.first_cause())
+    # A rank that still works towards its own end (a last save) is nobody's victim: then nothing is wrong yet.
+    busy = [rank for rank in scene.awaited if scene.waits[rank].kind not in {WaitKind.GONE, WaitKind.UNKNOWN}]
+    if not waiting and not echoing:
+        return None
+    if busy and not echoing:
+        return None
+    left = tuple(end.rank for end in gone)
+    names = say_ranks(left)
+    return Diagnosis(
+        verdict="crash",
+        cause="left_early",
+        culprit_ranks=left,
+        victim_ranks=tuple(sorted((*waiting, *echoing))),
+        certainty=Certainty.SUPPORTED,
+        sentence=f"{names} left with exit code 0 while {say_ranks((*waiting, *echoing))} still needed {'it' if len(left) == 1 else 'them'}",
+        reasons_for=tuple(
+            f"{say_ranks(ranks)} {what}"
+            for ranks, what in ((waiting, "wait for a peer"), (echoing, "ended of a closed connection"))
+            if ranks
+        ),
+        suggested=("Look for an early return or sys.exit in the training loop of that rank",),
+        not_to_be_ended=ENDS_BY_ITSELF if echoing else None,
+    )
+
+
+def _echoes_only(failed: list[End]) -> Diagnosis:
+    return Diagnosis(
+        verdict="crash",
+        cause="unknown",
+        victim_ranks=tuple(end.rank for end in failed),
+        sentence=f"{say_ranks(tuple(end.rank for end in failed))} ended of another rank's end, which is not seen here",
+        reasons_for=("their logs only echo it",),
+        not_to_be_ended=ENDS_BY_ITSELF,
+    )

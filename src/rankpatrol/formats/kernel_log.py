@@ -1,0 +1,11 @@
+"""What the kernel's log says of processes that it killed."""
+
+import re
+
+# "Out of memory: Killed process 1234 (python3) …" and "Memory cgroup out of memory: Killed process 1234 (python3) …" (mm/oom_kill.c).
+_KILLED = re.compile(r"[Oo]ut of memory: Kill(?:ed)? process (\d+)")
+
+
+def kills(text: str) -> dict[int, str]:
+    """The last line of each process that was killed for want of memory, by pid."""
+    return {int(seen[1]): line.strip() for line in text.splitlines() if (seen := _KILLED.search(line))}

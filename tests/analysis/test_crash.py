@@ -1,0 +1,105 @@
+"""Who ended first, and of what."""
+
+import msgspec
+import pytest
+
+import scenes
+from rankpatrol.analysis.crash import diagnose_crash
+from rankpatrol.analysis.diagnose import diagnose
+from rankpatrol.core.diagnosis import Certainty
+from rankpatrol.core.records import Missing
+from rankpatrol.core.snapshot import KernelKills, LogSample, SystemCall
+
+TORCH = "/env/lib/python3.11/site-packages/torch"
+BACKWARD = (("_engine_run_backward", f"{TORCH}/autograd/graph.py", 979), ("main", "/home/u/train.py", 60))
+OWN = ("Traceback (most recent call last):", '  File "/home/u/model.py", line 41, in forward', "ValueError: bad batch")
+CLOSED = (
+    "Traceback (most recent call last):",
+    '  File "/home/u/train.py", line 96, in train',
+    "RuntimeError: Connection closed by peer [::1]:9",
+)
+
+
+def ended(number, status, at_s, *tail):
+    sample = scenes.rank(number, Missing("ended"), Missing("ended"))
+    return msgspec.structs.replace(
+        sample, pid=100 + number, exit_status=status, ended_unix_s=1.8e9 + at_s, log=LogSample(100, tuple(tail), step=12)
+    )
+
+
+def waiting(number):
+    return scenes.rank(number, scenes.process(100 + number), scenes.stack(100 + number, *BACKWARD))
+
+
+def saving(number):
+    call = SystemCall("write", (3,), path="/ckpt/last.pt")
+    return scenes.rank(number, scenes.process(100 + number, call=call), scenes.stack(100 + number, ("save", "/home/u/train.py", 80)))
+
+
+def crash(*ranks, **facts):
+    return diagnose_crash(msgspec.structs.replace(scenes.snapshot(*ranks), **facts))
+
+
+def test_the_first_to_fail_is_the_culprit_and_its_exception_is_told():
+    found = crash(waiting(0), ended(1, 1, 0.0, *OWN), waiting(2), waiting(3))
+    assert (found.verdict, found.cause, found.culprit_ranks, found.certainty) == ("crash", "user_exception", (1,), Certainty.PROVED)
+    assert found.sentence == "rank 1 raised ValueError: bad batch in forward (model.py:41)"
+    assert found.victim_ranks == (0, 2, 3)
+
+
+def test_a_victim_that_exits_before_the_culprit_is_still_a_victim():
+    """A connection breaks before its owner has ended: interpreter tear-down takes seconds."""
+    found = crash(ended(0, 1, 0.0, *CLOSED), ended(1, 1, 1.5, *OWN), ended(2, 1, 0.1, *CLOSED), ended(3, 1, 0.2, *CLOSED))
+    assert (found.cause, found.culprit_ranks, found.victim_ranks) == ("user_exception", (1,), (0, 2, 3))
+
+
+@pytest.mark.parametrize(("status", "cause"), [(-9, "sigkill"), (-11, "sigsegv"), (-6, "sigabrt")])
+def test_signals_are_told_apart(status, cause):
+    found = crash(ended(0, 1, 0.3, *CLOSED), ended(1, status, 0.0))
+    assert (found.cause, found.culprit_ranks, found.certainty) == (cause, (1,), Certainty.PROVED)
+
+
+def test_a_kill_for_want_of_memory_is_the_kernels_word():
+    line = "Out of memory: Killed process 101 (python3) total-vm:9000kB"
+    assert crash(waiting(0), ended(1, -9, 0.0), kills=KernelKills({101: line})).cause == "host_oom_kill"
+    assert crash(waiting(0), ended(1, -9, 0.0), kills=KernelKills({999: line})).cause == "sigkill"
+    assert crash(waiting(0), ended(1, -9, 0.0), kills=Missing("not permitted")).cause == "sigkill"
+
+
+def test_full_shared_memory_is_told_from_a_bus_error():
+    found = crash(waiting(0), ended(1, -7, 0.0, "ERROR: Unexpected bus error ... insufficient shared memory (shm)"))
+    assert found.cause == "shm_too_small"
+
+
+def test_an_exit_code_without_a_traceback_is_unknown_but_the_rank_is_named():
+    found = crash(waiting(0), ended(1, 3, 0.0, "bye"))
+    assert (found.cause, found.culprit_ranks) == ("unknown", (1,))
+    assert "exit code 3" in found.sentence
+
+
+def test_echoes_alone_name_nobody():
+    found = crash(ended(0, 1, 0.0, *CLOSED), ended(1, 1, 0.1, *CLOSED))
+    assert (found.cause, found.culprit_ranks) == ("unknown", None)
+
+
+def test_a_rank_that_left_while_others_wait_for_it_left_early():
+    found = diagnose((scenes.snapshot(waiting(0), ended(1, 0, 0.0), waiting(2)),))
+    assert (found.verdict, found.cause, found.culprit_ranks) == ("crash", "left_early", (1,))
+    assert found.not_to_be_ended is None
+
+
+def test_a_rank_that_left_early_is_the_cause_of_its_peers_broken_connections():
+    found = crash(ended(0, 1, 1.0, *CLOSED), ended(1, 0, 0.0), ended(2, 1, 1.1, *CLOSED))
+    assert (found.cause, found.culprit_ranks, found.victim_ranks) == ("left_early", (1,), (0, 2))
+
+
+def test_a_last_save_after_the_others_left_is_no_crash():
+    assert crash(saving(0), ended(1, 0, 0.0), ended(2, 0, 0.1)) is None
+
+
+def test_ranks_that_all_ended_well_are_no_crash():
+    assert crash(ended(0, 0, 0.0), ended(1, 0, 4.0)) is None
+
+
+def test_a_crash_is_left_to_its_launcher():
+    assert crash(waiting(0), ended(1, 1, 0.0, *OWN)).not_to_be_ended

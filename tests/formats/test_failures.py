@@ -1,0 +1,61 @@
+"""Which exception ended a rank, and whether it is only another rank's echo."""
+
+import pytest
+
+from rankpatrol.formats.failures import last_failure
+
+OWN = (
+    "step 12/120 loss 0.016 (0.20 s)",
+    "Traceback (most recent call last):",
+    '  File "/home/u/train.py", line 120, in <module>',
+    "    main()",
+    '  File "/home/u/model.py", line 41, in forward',
+    '    raise ValueError("bad batch")',
+    "ValueError: bad batch",
+)
+CLOSED = (
+    "Traceback (most recent call last):",
+    '  File "/home/u/train.py", line 96, in train',
+    "    loss.backward()",
+    '  File "/env/lib/python3.11/site-packages/torch/autograd/graph.py", line 979, in _engine_run_backward',
+    "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:17842.",
+)
+
+
+def test_the_exception_its_message_and_its_line_are_read():
+    found = last_failure(OWN)
+    assert (found.exception, found.message, found.place, found.echo) == ("ValueError", "bad batch", "forward (model.py:41)", False)
+
+
+def test_a_closed_connection_is_an_echo():
+    assert last_failure(CLOSED).echo
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RuntimeError: [.../gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:7554: Connection reset by peer",
+        "RuntimeError: [.../gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation to complete",
+    ],
+)
+def test_what_gloo_says_of_a_silent_or_dead_peer_is_an_echo(text):
+    assert last_failure(("Traceback (most recent call last):", text)).echo
+
+
+def test_the_last_traceback_counts():
+    assert last_failure((*CLOSED, *OWN)).exception == "ValueError"
+    assert last_failure((*OWN, *CLOSED)).echo
+
+
+def test_a_dotted_exception_and_a_rank_prefix_are_read():
+    lines = (
+        "[rank3]: Traceback (most recent call last):",
+        '[rank3]:   File "/a.py", line 3, in f',
+        "[rank3]: torch.OutOfMemoryError: CUDA out of memory.",
+    )
+    assert last_failure(lines).exception == "torch.OutOfMemoryError"
+
+
+def test_a_log_without_a_traceback_says_nothing():
+    found = last_failure(("step 1", "step 2"))
+    assert (found.exception, found.place, found.echo) == (None, None, False)
