@@ -77,7 +77,7 @@ def summarise(scene, seen, exit_code):
     sealed = [scene.job / event.path for event in seen.events if event.kind == "bundle_sealed" and event.path]
     resumed = [event for event in seen.events if event.kind == "resumed"]
     say()
-    say(f"struck      rank {scene.rank}" + (f", loader process {truth.pid}" if truth else ": the block was never asked for"))
+    say(f"struck      rank {scene.rank}" + (f", loader process {truth.pids[0]}" if truth else ": the block was never asked for"))
     say(f"named       {', '.join(f'rank {rank}' for rank in named[-1].named) if named else 'nobody'}")
     if sealed:
         say(f"evidence    {sealed[0]}")

@@ -2,6 +2,7 @@
 
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -121,7 +122,7 @@ def test_the_loader_is_blocked_and_noted_and_the_next_reader_gets_the_whole_bloc
     assert fault.prepare(scene) == {}
     process = start_loader()
     truth = strike_until_noted(fault, scene)
-    assert truth == Truth(rank=2, step=3, pid=process.pid)
+    assert truth == Truth(rank=2, step=3, pids=(process.pid,))
     fault.heal(scene)
     fault.heal(scene)
     assert scene.block().read_bytes() == whole
@@ -158,6 +159,89 @@ def test_other_blocks_are_left_as_they_were(scene: Scene) -> None:
     assert {path: path.read_bytes() for path in before} == before
     assert len(list(scene.data.iterdir())) == len(before) + 1
     fault.clear()
+
+
+# A rank with one loader process, as far as the drill can tell: RANK, the loader's name, and who is whose parent.
+RANK = """
+import os, signal
+child = os.fork()
+if child == 0:
+    open("/proc/self/comm", "w").write("pt_data_worker")
+    os.write(1, b"ready %d\\n" % os.getpid())
+signal.pause()
+"""
+
+
+@pytest.fixture
+def start_rank() -> Iterator[Callable[[int], tuple[int, int]]]:
+    """Starts a stand-in for a rank, below a wrapper that wears its RANK too, and gives its pid and its loader's."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(rank: int) -> tuple[int, int]:
+        wrapper = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+        env = {**os.environ, "RANK": str(rank)}
+        process = subprocess.Popen(
+            [sys.executable, "-c", wrapper, RANK], env=env, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        started.append(process)
+        assert process.stdout is not None
+        loader = int(process.stdout.readline().split()[1])
+        return int(Path(f"/proc/{loader}/stat").read_text().rsplit(")", 1)[1].split()[1]), loader
+
+    yield start
+    for process in started:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+
+def wait_for_state(pid: int, wanted: str) -> None:
+    until = time.monotonic() + 5
+    while state(pid) not in wanted:
+        assert time.monotonic() < until, f"process {pid} is in state {state(pid)}, not {wanted}"
+
+
+def test_a_stopped_rank_is_the_drawn_one_alone_and_not_before_its_step(scene: Scene, start_rank: Callable[[int], tuple[int, int]]) -> None:
+    fault, (rank, loader), (other, _) = make("F11"), start_rank(2), start_rank(1)
+    fault.strike(scene, Moment(step=1, keeper_pid=os.getpid()))
+    assert not scene.truth.exists()
+    fault.strike(scene, Moment(step=2, keeper_pid=os.getpid()))
+    wait_for_state(rank, "T")
+    assert (state(loader), state(other)) == ("S", "S")
+    truth = read_truth(scene.truth)
+    assert isinstance(truth, Truth)
+    assert (truth.rank, truth.step, truth.pids) == (2, 3, (rank,))
+    assert truth.at_unix_s is not None
+
+
+def test_a_killed_rank_is_killed_once(scene: Scene, start_rank: Callable[[int], tuple[int, int]]) -> None:
+    fault, (first, _) = make("F3"), start_rank(2)
+    pidfd = os.pidfd_open(first)
+    fault.strike(scene, Moment(step=2, keeper_pid=os.getpid()))
+    assert select.select([pidfd], [], [], 5)[0], "a pidfd is readable once its process has ended"
+    os.close(pidfd)
+    again, _ = start_rank(2)
+    fault.strike(scene, Moment(step=3, keeper_pid=os.getpid()))
+    assert state(again) == "S", "the next attempt's rank must be left alone"
+
+
+def test_stopped_loaders_are_noted_with_the_step_that_is_missed_and_stay_stopped(
+    scene: Scene, start_rank: Callable[[int], tuple[int, int]]
+) -> None:
+    fault, (rank, loader), (_, other) = make("F6a"), start_rank(2), start_rank(1)
+    fault.strike(scene, Moment(step=2, keeper_pid=os.getpid()))
+    wait_for_state(loader, "T")
+    assert (state(rank), state(other)) == ("S", "S")
+    assert read_truth(scene.truth) == Truth(rank=2, step=3, pids=(loader,))
+    fault.strike(scene, Moment(step=4, keeper_pid=os.getpid()))
+    assert read_truth(scene.truth) == Truth(rank=2, step=5, pids=(loader,)), "what was read ahead carries the rank on for some steps"
+    fault.heal(scene)
+    fault.strike(scene, Moment(step=9, keeper_pid=os.getpid()))
+    assert read_truth(scene.truth) == Truth(rank=2, step=5, pids=(loader,)), "the steps of the next attempt are none of it"
+    assert state(loader) == "T"
 
 
 def test_a_script_that_exits_at_once_exits_with_three(scene: Scene) -> None:

@@ -74,7 +74,7 @@ def test_truth_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     assert isinstance(read_truth(path), Missing)
 
 
-@pytest.mark.parametrize("truth", [Truth(), Truth(rank=3, step=17, at_unix_s=1.5, pid=4711)])
+@pytest.mark.parametrize("truth", [Truth(), Truth(rank=3, step=17, at_unix_s=1.5, pids=(4711, 4712), until_unix_s=2.5)])
 def test_truth_comes_back_as_it_was_written(tmp_path: Path, truth: Truth) -> None:
     write_truth(tmp_path / "truth.json", truth)
     assert read_truth(tmp_path / "truth.json") == truth

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from rankpatrol.core.records import Missing
 from rankpatrol.drill import __main__ as command
 from rankpatrol.drill import runner
+from rankpatrol.drill.events import Event
 from rankpatrol.drill.faults import make
 from rankpatrol.drill.runner import Settings, play
 from rankpatrol.drill.scene import Scene, draw
@@ -114,6 +115,14 @@ def test_an_unknown_drill_is_refused_before_anything_is_made(tmp_path: Path) -> 
     assert done.exit_code == 64
     assert "Choose from" in done.output
     assert not (tmp_path / "out").exists()
+
+
+def test_the_struck_ranks_log_is_read_from_each_bundle_that_has_it(tmp_path: Path) -> None:
+    tail = tmp_path / "incidents" / "1" / "ranks" / "2" / "log_tail.txt"
+    tail.parent.mkdir(parents=True)
+    tail.write_bytes(b"Traceback \xff\n")
+    events = [Event(at_unix_s=1.0, kind="bundle_sealed", path=path) for path in ("incidents/1", "incidents/2")]
+    assert runner.read_log_tails(events, tmp_path, 2) == {"incidents/1": "Traceback \ufffd\n"}
 
 
 def test_the_command_is_the_users_own_words() -> None:

@@ -35,7 +35,7 @@ def outcome(events: tuple[Event, ...], **changes: object) -> Outcome:
         causes=("data_loader_worker_stuck",),
         run=0,
         seed="s:F6b:0",
-        truth=Truth(rank=2, step=17, pid=4711),
+        truth=Truth(rank=2, step=17, pids=(4711,)),
         onset_unix_s=ONSET_UNIX_S,
         ended_unix_s=ONSET_UNIX_S + 55,
         resume_step=10,
@@ -124,6 +124,94 @@ def test_a_healthy_training_left_alone_passes(name: str) -> None:
 @pytest.mark.parametrize("name", ["healthy_with_an_open_alert", "healthy_called_a_hang", "good"])
 def test_a_healthy_training_not_left_alone_fails(name: str) -> None:
     assert not healthy(name).passed
+
+
+def crashed(name: str, **changes: object) -> Score:
+    plain = {
+        "fault": "F1",
+        "expects": Expectation.CRASHES,
+        "verdict": "crash",
+        "causes": ("user_exception",),
+        "in_log_tail": "ValueError: no",
+        "log_tails": {"incidents/1": "Traceback (most recent call last):\nValueError: no\n"},
+        "bundles": {"incidents/1": True} if any(event.path for event in recorded(name)) else {},
+    }
+    return score(outcome(recorded(name), **{**plain, **changes}), Bars(suspect_s=3))
+
+
+def test_a_crash_that_is_proved_sealed_and_survived_passes_without_any_action() -> None:
+    one = crashed("crash")
+    assert one.complaints == ()
+    assert (one.suspect_s, one.verdict_s, one.sealed_s, one.ended_s) == (1.2, 2.2, 3.1, 4.0)
+    assert (one.caught, one.named_rightly, one.resumed_step, one.bar_s) == (True, True, 10, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("crash_named_too_late", "the suspect was named after 3.4 s, the bar is 3 s"),
+        ("crash_only_supported", "is supported, not proved"),
+        ("crash_with_a_victim_named", "names rank 1, 2, but it is rank 2"),
+        ("crash_called_a_hang", "the rank had ended, yet: verdict hang / rank_blocked"),
+        ("crash_unseen", "never: the suspect was named"),
+        ("crash_unseen", "no verdict crash / user_exception; verdicts: none"),
+        ("crash_unsealed", "no sealed bundle stands"),
+        ("crash_next_attempt_blamed", "attempt 1 was healthy, yet: verdict hang / rank_blocked"),
+    ],
+)
+def test_a_crash_run_with_one_fault_of_the_patrol_fails_and_says_which(name: str, complaint: str) -> None:
+    one = crashed(name)
+    assert any(complaint in told for told in one.complaints), one.complaints
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"log_tails": {}}, "no bundle holds 'ValueError: no' in the log of rank 2"),
+        ({"log_tails": {"incidents/1": "ConnectionError: peer"}}, "no bundle holds 'ValueError: no' in the log of rank 2"),
+        ({"bundles": {"incidents/1": False}}, "no sealed bundle stands"),
+        ({"resume_step": 0}, "resumed at step 10, not at 0"),
+        ({"finished": False}, "the training did not finish"),
+        ({"causes": ("left_early",)}, "no verdict crash / left_early"),
+    ],
+)
+def test_good_crash_events_do_not_hide_what_else_went_wrong(changes: dict[str, object], complaint: str) -> None:
+    assert any(complaint in told for told in crashed("crash", **changes).complaints)
+
+
+def test_a_crash_that_leaves_no_words_needs_none_in_its_bundle() -> None:
+    assert crashed("crash", in_log_tail="", log_tails={}).passed
+
+
+def silent(name: str, until_s: float | None = 40.0, **changes: object) -> Score:
+    until = None if until_s is None else ONSET_UNIX_S + until_s
+    truth = Truth(rank=0, step=17, at_unix_s=ONSET_UNIX_S, until_unix_s=until)
+    return judged(name, **{"fault": "N4a", "expects": Expectation.SILENT, "truth": truth, "causes": ("none",), **changes})
+
+
+def test_a_silence_may_be_alerted_and_called_a_benign_wait() -> None:
+    one = silent("silence")
+    assert one.complaints == ()
+    assert (one.silent_s, one.alerts, one.bar_s, one.suspect_s) == (40.0, 1, None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("silence_called_a_hang", "the training was healthy, yet: verdict hang / rank_blocked"),
+        ("silence_called_a_crash", "the training was healthy, yet: verdict crash / user_exception"),
+        ("silence_alerted_for_ever", "an alert was never closed"),
+        ("good", "the training was healthy, yet: action restart the ranks"),
+    ],
+)
+def test_a_silence_not_left_alone_fails_and_says_why(name: str, complaint: str) -> None:
+    assert any(complaint in told for told in silent(name).complaints)
+
+
+def test_a_silence_that_was_short_or_never_over_proves_nothing() -> None:
+    assert any("proves nothing" in told for told in silent("silence", until_s=20.0).complaints)
+    assert any("never over" in told for told in silent("silence", until_s=None).complaints)
+    assert not silent("silence", finished=False).passed
 
 
 def test_ctrl_c_passes_when_all_ends_soon_and_nothing_is_called_a_hang() -> None:

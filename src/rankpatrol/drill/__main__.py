@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from rankpatrol.core.durations import parse_duration_s
 from rankpatrol.core.errors import PatrolError, UsageProblem
 from rankpatrol.core.records import Record
 from rankpatrol.drill.faults import fault_ids, make
@@ -76,16 +77,18 @@ def _choose(ids: tuple[str, ...]) -> list[str]:
 def _run_one(drawn: Draw, settings: Settings, out: Path) -> Score:
     """One run's score. A run that could not be done is a failed one, and the rest goes on."""
     folder = Path(tempfile.mkdtemp(prefix=f"{drawn.fault_id}-{drawn.number:02d}-", dir=out.resolve()))
-    scene = draw(folder, seed=drawn.seed, ranks=drawn.ranks)
+    fault = make(drawn.fault_id)
+    scene = draw(folder, seed=drawn.seed, ranks=drawn.ranks, steps=fault.steps)
+    bars = Bars(suspect_s=fault.suspect_s, silence_s=parse_duration_s(settings.patience))
     try:
-        return score(play(make(drawn.fault_id), scene, settings, run_number=drawn.number, seed=drawn.seed), Bars())
+        return score(play(fault, scene, settings, run_number=drawn.number, seed=drawn.seed), bars)
     except (PatrolError, OSError, subprocess.TimeoutExpired) as problem:
         return not_run(drawn.fault_id, drawn.number, drawn.seed, folder=str(folder), why=f"the drill itself failed: {problem}")
 
 
 def _line(one: Score) -> str:
     struck = f" rank {one.rank}, step {one.step}:" if one.rank is not None else ""
-    marks = {"named": one.suspect_s, "verdict": one.verdict_s, "sealed": one.sealed_s, "ended": one.ended_s}
+    marks = {"named": one.suspect_s, "verdict": one.verdict_s, "sealed": one.sealed_s, "ended": one.ended_s, "silent": one.silent_s}
     told = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in marks.items() if seconds is not None)
     end = f"exit code {one.exit_code} after {one.seconds:.0f} s"
     resumed = f", resumed at step {one.resumed_step}" if one.resumed_step is not None else ""

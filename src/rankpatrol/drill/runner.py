@@ -12,8 +12,8 @@ from rankpatrol.core.errors import CommandFailed
 from rankpatrol.core.records import Missing, Record
 from rankpatrol.drill.events import Event, EventFile
 from rankpatrol.drill.faults.port import Fault, Moment
+from rankpatrol.drill.outcome import Outcome
 from rankpatrol.drill.scene import Scene, build
-from rankpatrol.drill.score import Outcome
 from rankpatrol.drill.steps import StepWatch
 from rankpatrol.drill.truth import Truth, read_truth
 from rankpatrol.system.command import run
@@ -121,6 +121,8 @@ def play(fault: Fault, scene: Scene, settings: Settings, *, run_number: int, see
         exit_code=Missing(f"not at its end after {settings.deadline_s:g} s") if code is None else code,
         finished=scene.last_checkpoint.exists(),
         bundles=verify_bundles(seen.events, scene.job, _bundle_stands),
+        in_log_tail=fault.in_log_tail,
+        log_tails=read_log_tails(seen.events, scene.job, scene.rank),
         left=tuple(left_file.read_text().splitlines()) if left_file.exists() else (),
         seconds=round(time.monotonic() - began, 1),
         folder=str(scene.folder),
@@ -141,6 +143,16 @@ def onset(truth: Truth | Missing, first_seen_unix_s: Mapping[int, float]) -> flo
 def verify_bundles(events: Sequence[Event], job: Path, stands: Callable[[Path], bool]) -> dict[str, bool]:
     """Each sealed bundle's path, as its event gives it, and whether it stands; a relative path lies below the job directory."""
     return {event.path: stands(job / event.path) for event in events if event.kind == "bundle_sealed" and event.path}
+
+
+def read_log_tails(events: Sequence[Event], job: Path, rank: int) -> dict[str, str]:
+    """What each sealed bundle holds of the rank's log; a bundle without it is left out."""
+    tails = {
+        event.path: job / event.path / "ranks" / str(rank) / "log_tail.txt"
+        for event in events
+        if event.kind == "bundle_sealed" and event.path
+    }
+    return {path: tail.read_text(errors="replace") for path, tail in tails.items() if tail.is_file()}
 
 
 def _bundle_stands(path: Path) -> bool:

@@ -69,10 +69,10 @@ class Scene(Record, frozen=True, kw_only=True):
         ]
 
 
-def draw(folder: Path, *, seed: str, ranks: int) -> Scene:
+def draw(folder: Path, *, seed: str, ranks: int, steps: int = 120) -> Scene:
     """The same seed draws the same rank and step; the step lies behind the first checkpoint, so that there is one to resume."""
     dice = random.Random(seed)  # ruff: ignore[S311] - a draw that must be repeatable, not secret
-    return Scene(folder=folder, ranks=ranks, rank=dice.randrange(ranks), step=dice.randint(12, 28))
+    return Scene(folder=folder, ranks=ranks, rank=dice.randrange(ranks), step=dice.randint(12, 28), steps=steps)
 
 
 def build(scene: Scene) -> None:

@@ -8,7 +8,17 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from rankpatrol.core.records import Record
-from rankpatrol.drill.score import Score
+from rankpatrol.drill.faults.port import Expectation
+from rankpatrol.drill.outcome import Score
+
+_KINDS = {
+    Expectation.RECOVERS: "hang",
+    Expectation.CRASHES: "crash",
+    Expectation.SILENT: "silence",
+    Expectation.ENDS_WELL: "healthy",
+    Expectation.FAILS: "fails",
+    Expectation.STOPS: "stopped",
+}
 
 
 class Spread(Record, frozen=True):
@@ -20,13 +30,19 @@ class Spread(Record, frozen=True):
 
 
 class Row(Record, frozen=True, kw_only=True):
-    """One fault over all its runs. A spread is None where no run got so far, a count where there is nobody to name."""
+    """One fault over all its runs. A spread is None where no run got so far, a count where there is nobody to name.
+
+    `bar_s`: in how many seconds the suspect must be named. `alerts`: all that were raised; in a silence they cost nothing but sleep.
+    """
 
     fault: str
+    kind: str
     runs: int
     passed: int
     caught: int | None
     named_rightly: int | None
+    alerts: int
+    bar_s: float | None
     suspect: Spread | None
     verdict: Spread | None
     ended: Spread | None
@@ -41,13 +57,16 @@ def rows(scores: Iterable[Score]) -> tuple[Row, ...]:
 
 
 def _row(fault: str, runs: Sequence[Score]) -> Row:
-    blames = any(one.recovers for one in runs)
+    blames = any(one.bar_s is not None for one in runs)
     return Row(
         fault=fault,
+        kind=next((_KINDS[one.expects] for one in runs if one.expects is not None), "?"),
         runs=len(runs),
         passed=sum(one.passed for one in runs),
         caught=sum(one.caught for one in runs) if blames else None,
         named_rightly=sum(one.named_rightly for one in runs) if blames else None,
+        alerts=sum(one.alerts for one in runs),
+        bar_s=next((one.bar_s for one in runs if one.bar_s is not None), None),
         suspect=spread(one.suspect_s for one in runs),
         verdict=spread(one.verdict_s for one in runs),
         ended=spread(one.ended_s for one in runs),
@@ -63,14 +82,15 @@ def spread(seconds: Iterable[float | None]) -> Spread | None:
 
 
 def table(scores: Sequence[Score]) -> Table:
-    """The scorecard; times are p50 / p95 / max in seconds from the onset."""
-    shown = Table(title="seconds from the onset: p50 / p95 / max", box=SIMPLE, pad_edge=False)
-    shown.add_column("fault", no_wrap=True)
-    for heading in ("runs", "passed", "caught", "named", "suspect", "verdict", "ended"):
+    """The scorecard; times are p50/p95/max in seconds from the onset."""
+    shown = Table(title="seconds from the onset: p50/p95/max", box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in ("fault", "kind"):
+        shown.add_column(heading, no_wrap=True)
+    for heading in ("runs", "passed", "caught", "named", "alerts", "bar", "suspect", "verdict", "ended"):
         shown.add_column(heading, justify="right", no_wrap=True)
     for row in rows(scores):
-        counts = ("-" if count is None else str(count) for count in (row.runs, row.passed, row.caught, row.named_rightly))
-        shown.add_row(row.fault, *counts, *map(_say, (row.suspect, row.verdict, row.ended)))
+        counts = ("-" if count is None else f"{count:g}" for count in _counts(row))
+        shown.add_row(row.fault, row.kind, *counts, *map(_say, (row.suspect, row.verdict, row.ended)))
     return shown
 
 
@@ -80,4 +100,8 @@ def to_json(scores: Sequence[Score]) -> bytes:
 
 
 def _say(seen: Spread | None) -> str:
-    return "-" if seen is None else f"{seen.p50_s:.1f} / {seen.p95_s:.1f} / {seen.max_s:.1f}"
+    return "-" if seen is None else f"{seen.p50_s:.1f}/{seen.p95_s:.1f}/{seen.max_s:.1f}"
+
+
+def _counts(row: Row) -> tuple[float | None, ...]:
+    return row.runs, row.passed, row.caught, row.named_rightly, row.alerts, row.bar_s

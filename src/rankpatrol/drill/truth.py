@@ -11,13 +11,14 @@ from rankpatrol.system.files import write_atomic
 class Truth(Record, frozen=True, kw_only=True):
     """Which rank was struck before which step. `at_unix_s` is None where the onset shows in the training's steps only.
 
-    `pid` is the process that stands still: the rank's own, or its loader process.
+    `pids` are the processes that stand still: the rank's own, or its loader processes. `until_unix_s` is when a silence was over.
     """
 
     rank: int | None = None
     step: int | None = None
     at_unix_s: float | None = None
-    pid: int | None = None
+    until_unix_s: float | None = None
+    pids: tuple[int, ...] = ()
 
 
 def read_truth(path: Path) -> Truth | Missing:

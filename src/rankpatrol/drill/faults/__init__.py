@@ -7,9 +7,23 @@ from rankpatrol.core.errors import UsageProblem
 from rankpatrol.drill.faults.port import Fault
 
 _PLACES = {
+    "F1": "f1:RaisesInForward",
+    "F3": "f3:Killed",
+    "F4": "f4:LeavesEarly",
     "F5": "f5:SleepsBeforeCollective",
+    "F6a": "f6a:LoaderStopped",
     "F6b": "f6b:LoaderBlockedInRead",
     "F6b-open": "f6b:LoaderBlockedInOpen",
+    "F11": "f11:Stopped",
+    "F13": "f13:Spins",
+    "N1": "n1:SlowFirstStep",
+    "N3": "n3:SlowCheckpoint",
+    "N4a": "n4:PreparesFiles",
+    "N4b": "n4:BuildsVocabulary",
+    "N6-rank0": "n6:OneRankLogs",
+    "N6-block": "n6:LinesByTheBlock",
+    "N6-none": "n6:NoLines",
+    "N13": "n13:LateLeaver",
     "ends-well": "ends_well:EndsWell",
     "exits-at-once": "exits_at_once:ExitsAtOnce",
     "ctrl-c": "ctrl_c:CtrlC",

@@ -1,11 +1,11 @@
 """The script ends with an error before it has done anything."""
 
-from rankpatrol.drill.faults.port import Expectation, Moment
+from rankpatrol.drill.faults.port import Expectation, Fault
 from rankpatrol.drill.scene import Scene
 from rankpatrol.drill.truth import Truth, write_truth
 
 
-class ExitsAtOnce:
+class ExitsAtOnce(Fault):
     """The training's script is one line that exits with 3, on every rank and in every attempt."""
 
     id = "exits-at-once"
@@ -17,12 +17,3 @@ class ExitsAtOnce:
         scene.script.write_text("raise SystemExit(3)\n")
         write_truth(scene.truth, Truth())
         return {}
-
-    def strike(self, scene: Scene, moment: Moment) -> None:
-        """The script strikes itself."""
-
-    def heal(self, scene: Scene) -> None:
-        """It stays broken."""
-
-    def clear(self) -> None:
-        """Nothing is held."""

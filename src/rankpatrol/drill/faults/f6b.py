@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from rankpatrol.drill.family import descendants
-from rankpatrol.drill.faults.port import Expectation, Moment
+from rankpatrol.drill.faults.port import Expectation, Fault, Moment
+from rankpatrol.drill.ranks import loader_processes
 from rankpatrol.drill.scene import Scene
 from rankpatrol.drill.truth import Truth, write_truth
 
@@ -12,7 +12,7 @@ from rankpatrol.drill.truth import Truth, write_truth
 _OPEN_WAITS = "wait_for_partner"
 
 
-class LoaderBlockedInRead:
+class LoaderBlockedInRead(Fault):
     """The block of the drawn rank and step is a FIFO that holds half of it, while the other end stays open: as storage that stops."""
 
     id = "F6b"
@@ -34,7 +34,7 @@ class LoaderBlockedInRead:
     def strike(self, scene: Scene, moment: Moment) -> None:
         """Note the loader process that waits. It reads ahead, so this comes before its rank misses the block: the onset is not now."""
         if not self._struck and (pid := _waiting_loader(scene, moment.keeper_pid)) is not None:
-            write_truth(scene.truth, Truth(rank=scene.rank, step=scene.step, pid=pid))
+            write_truth(scene.truth, Truth(rank=scene.rank, step=scene.step, pids=(pid,)))
             self._struck = True
 
     def heal(self, scene: Scene) -> None:
@@ -67,18 +67,13 @@ def _kept(scene: Scene) -> Path:
 
 
 def _waiting_loader(scene: Scene, keeper_pid: int) -> int | None:
-    for process in descendants(keeper_pid):
-        folder = Path(f"/proc/{process.pid}")
+    for process in loader_processes(keeper_pid, scene.rank):
         try:
-            if (folder / "comm").read_text().strip() == "pt_data_worker" and _of_rank(folder, scene.rank) and _waits(folder, scene.block()):
+            if _waits(Path(f"/proc/{process.pid}"), scene.block()):
                 return process.pid
         except OSError:
             continue
     return None
-
-
-def _of_rank(folder: Path, rank: int) -> bool:
-    return f"RANK={rank}".encode() in (folder / "environ").read_bytes().split(b"\0")
 
 
 def _waits(folder: Path, block: Path) -> bool:

@@ -11,7 +11,9 @@ class Expectation(StrEnum):
     """How a run must go for the patrol to pass."""
 
     RECOVERS = "the rank is named, the evidence sealed, the attempt ended, and the training finished"
-    ENDS_WELL = "nothing is named, nothing is done, and the training finishes"
+    CRASHES = "the rank that failed first is named with proof, the evidence sealed, and the next attempt finished"
+    SILENT = "a long silence is no hang: nothing is done, alerts close by themselves, and the training finishes"
+    ENDS_WELL = "nothing is called a hang, nothing is done, and the training finishes"
     FAILS = "the training fails by itself, and is not called a hang"
     STOPS = "the user's Ctrl-C ends all, and is not called a hang"
 
@@ -24,15 +26,23 @@ class Moment(Record, frozen=True):
 
 
 class Fault(Protocol):
-    """One scenario, made for one run. The training itself is never edited: all comes from outside."""
+    """One scenario, made for one run. The training itself is never edited: all comes from outside.
+
+    `steps`: how long the training is. `suspect_s`: the bar for naming the rank. `in_log_tail`: what the sealed log of the struck rank
+    must hold. What a fault does not say for itself is that it does nothing then.
+    """
 
     id: str
     verdict: str
     causes: tuple[str, ...]
     expects: Expectation
+    steps: int = 120
+    suspect_s: float = 15.0
+    in_log_tail: str = ""
 
-    def prepare(self, scene: Scene) -> dict[str, str]:
+    def prepare(self, scene: Scene) -> dict[str, str]:  # ruff: ignore[ARG002] - the port's words
         """Before the start: arrange the scene, and return the variables to add to the run's environment."""
+        return {}
 
     def strike(self, scene: Scene, moment: Moment) -> None:
         """Called several times a second: does, or notes, what its moment has come for. Idempotent, never blocks."""

@@ -1,0 +1,160 @@
+"""Copied as `sitecustomize.py` onto a training's PYTHONPATH: at the n-th call of one place in torch, one rank does one more thing.
+
+Inert unless AT_CALL is set and names this rank; it runs the next `sitecustomize` on the path too.
+"""
+
+from __future__ import annotations  # Python 3.8 reads the annotations below only as text
+
+import functools
+import importlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+import time
+
+TYPE_CHECKING = False  # typing is not imported into a user's interpreter for our sake
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+
+class _Watch:
+    """Finds one module of torch once, and lets `install` at it when it has been imported."""
+
+    def __init__(self, name: str, install: Callable[[ModuleType], None]) -> None:
+        self.name = name
+        self.install = install
+
+    def find_spec(self, name: str, *_path_and_target: object) -> importlib.machinery.ModuleSpec | None:
+        if name != self.name:
+            return None
+        # One import is all that is wanted; leaving first lets every other finder answer as if we were not here.
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return spec
+        run_module = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            run_module(module)
+            self.install(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # this loader serves this module only
+        return spec
+
+
+def _do_nothing(*_ignored: object) -> None:
+    """The other ranks only meet the chosen one where they must."""
+
+
+def _at_step(module: ModuleType, on_call: Callable[..., None]) -> None:
+    module.register_optimizer_step_pre_hook(on_call)
+
+
+def _at_forward(module: ModuleType, on_call: Callable[..., None]) -> None:
+    def before_forward(called: object, _inputs: object) -> None:
+        if type(called).__name__ == "DistributedDataParallel":
+            on_call()
+
+    module.register_module_forward_pre_hook(before_forward)
+
+
+def _at_save(module: ModuleType, on_call: Callable[..., None]) -> None:
+    # The function below torch.save: what happens here happens inside torch.save, once the file is open.
+    _wrap(module, "_save", before=on_call)
+
+
+def _at_group(module: ModuleType, on_call: Callable[..., None]) -> None:
+    def prepare() -> None:
+        on_call()
+        module.barrier()
+
+    _wrap(module, "init_process_group", after=prepare)
+
+
+def _at_end(module: ModuleType, on_call: Callable[..., None]) -> None:
+    _wrap(module, "destroy_process_group", after=on_call)
+
+
+def _wrap(module: ModuleType, name: str, before: Callable[[], None] = _do_nothing, after: Callable[[], None] = _do_nothing) -> None:
+    wrapped = getattr(module, name)
+
+    @functools.wraps(wrapped)
+    def wrapper(*args: Any, **keywords: Any) -> Any:
+        before()
+        result = wrapped(*args, **keywords)
+        after()
+        return result
+
+    setattr(module, name, wrapper)
+
+
+_PLACES = {
+    "step": ("torch.optim.optimizer", _at_step),
+    "forward": ("torch.nn.modules.module", _at_forward),
+    "save": ("torch.serialization", _at_save),
+    "group": ("torch.distributed.distributed_c10d", _at_group),
+    "end": ("torch.distributed.distributed_c10d", _at_end),
+}
+
+
+def _make_on_call(plan: dict[str, Any], chore: Callable[..., None]) -> Callable[..., None]:
+    calls = [0]
+
+    def on_call(*_ignored: object) -> None:
+        calls[0] += 1
+        told = {"rank": plan["rank"], "step": plan["step"], "at_unix_s": time.time(), "pids": [os.getpid()]}
+        if calls[0] == plan["call"] and _write_note(plan["note"], told, os.O_EXCL):
+            chore(plan)
+            _write_note(plan["note"], dict(told, until_unix_s=time.time()), os.O_TRUNC)
+
+    return on_call
+
+
+def _write_note(path: str, told: dict[str, object], flag: int) -> bool:
+    """With O_EXCL, true for the first process alone: a later attempt is left alone even where restart counts are not told."""
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | flag, 0o644)
+    except OSError:
+        return False
+    os.write(descriptor, json.dumps(told).encode() + b"\n")
+    os.close(descriptor)
+    return True
+
+
+def _follow(text: str) -> None:
+    rank = os.environ.get("RANK")
+    try:
+        plan = json.loads(text)
+        is_chosen, everywhere = rank == str(plan["rank"]), plan["at"] in {"group", "print"}
+        if rank is None or not (is_chosen or everywhere):
+            return
+        chore = getattr(importlib.import_module("_site_chores"), plan["do"])
+        if plan["at"] == "print":
+            chore(plan)
+        elif os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+            module, install = _PLACES[plan["at"]]
+            on_call = _make_on_call(plan, chore) if is_chosen else _do_nothing
+            sys.meta_path.insert(0, _Watch(module, functools.partial(install, on_call=on_call)))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return
+
+
+def _run_next() -> None:
+    """Run the `sitecustomize` that this one hides. What it raises is reported by `site`, as it would be without us."""
+    here = os.path.dirname(os.path.realpath(__file__))  # ruff: ignore[PTH120] - pathlib is a slow import for a user's interpreter
+    places = [os.path.realpath(place) for place in sys.path]
+    rest = sys.path[places.index(here) + 1 :] if here in places else []
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", [place for place in rest if os.path.realpath(place) != here])
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+# Under its copied name only: the drill imports this file to learn where it lies. By file, since whoever chains to it picks `__name__`.
+if __file__.endswith("sitecustomize.py"):
+    if os.environ.get("AT_CALL"):
+        _follow(os.environ["AT_CALL"])
+    _run_next()

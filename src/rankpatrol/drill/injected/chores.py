@@ -1,0 +1,139 @@
+"""Copied beside the injected `sitecustomize.py`: what the chosen rank does at its moment, under names that a user might have given."""
+
+from __future__ import annotations  # Python 3.8 reads the annotations below only as text
+
+import builtins
+import os
+import sys
+import time
+
+TYPE_CHECKING = False  # typing is not imported into a user's interpreter for our sake
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def rest(_plan: dict[str, Any]) -> None:
+    """Sleep for ever."""
+    while True:
+        time.sleep(3600)
+
+
+def count(_plan: dict[str, Any]) -> None:
+    """Never come to an end, in three lines."""
+    number = 0
+    while True:
+        number += 1
+        if number > 1000:
+            number = 0
+
+
+def leave(_plan: dict[str, Any]) -> None:
+    """Say that all is well, and be gone."""
+    os._exit(0)
+
+
+def check(_plan: dict[str, Any]) -> None:
+    """Refuse the input."""
+    raise ValueError("expected an input of 64 features, got 63")
+
+
+def tune(plan: dict[str, Any]) -> None:
+    """Time candidates as an autotuner does: real arithmetic under changing frames."""
+    import torch  # ruff: ignore[PLC0415] - this file is read before the training imports torch
+
+    until = time.monotonic() + plan["seconds"]
+    times: dict[int, float] = {}
+    while time.monotonic() < until:
+        for size in (64, 96, 160, 256, 384):
+            times[size] = _time_product(torch, size)
+        sorted(_rank_candidates(times))
+
+
+def _time_product(torch: Any, size: int) -> float:
+    began = time.perf_counter()
+    left = torch.rand(size, size)
+    for _ in range(8):
+        left = torch.tanh(left @ torch.rand(size, size))
+    left.sum().item()
+    return time.perf_counter() - began
+
+
+def _rank_candidates(times: dict[int, float]) -> list[tuple[float, int]]:
+    return [(seconds / (size * size + turn), size) for turn in range(2000) for size, seconds in times.items()]
+
+
+def shuffle_files(plan: dict[str, Any]) -> None:
+    """Write shards and read them back, as a rank that prepares the data for all does."""
+    until = time.monotonic() + plan["seconds"]
+    number = 0
+    while time.monotonic() < until:
+        number += 1
+        path = os.path.join(plan["folder"], "shard-%03d.bin" % (number % 32))  # ruff: ignore[PTH118, UP031] - as above, no pathlib
+        with open(path, "wb") as shard:  # ruff: ignore[PTH123]
+            shard.write(os.urandom(1 << 20))
+        with open(path, "rb") as shard:  # ruff: ignore[PTH123]
+            shard.read()
+        time.sleep(0.05)
+
+
+def build_vocabulary(plan: dict[str, Any]) -> None:
+    """Pure arithmetic of strings in several functions: nothing is read, written or said."""
+    until = time.monotonic() + plan["seconds"]
+    turn = 0
+    while time.monotonic() < until:
+        turn += 1
+        words = _tokenise(turn)
+        _merge_pairs(_sort_words(_count_words(words)), words)
+
+
+def _tokenise(turn: int) -> list[str]:
+    text = " ".join(str(number * 7919 % (997 + turn % 7)) for number in range(20000))
+    return [word.strip("0").lower() for word in text.split()]
+
+
+def _count_words(words: list[str]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for word in words:
+        counts[word] = counts.get(word, 0) + 1
+    return counts
+
+
+def _sort_words(counts: dict[str, int]) -> list[str]:
+    return sorted(counts, key=lambda word: (-counts[word], word[::-1]))
+
+
+def _merge_pairs(vocabulary: list[str], words: list[str]) -> int:
+    places = {word: place for place, word in enumerate(vocabulary)}
+    return len({(places[words[at]], places[words[at + 1]]) for at in range(len(words) - 1)})
+
+
+def write_large(plan: dict[str, Any]) -> None:
+    """Write one large file in chunks to storage that takes its time."""
+    until = time.monotonic() + plan["seconds"]
+    with open(os.path.join(plan["folder"], "optimizer.bin"), "wb") as large:  # ruff: ignore[PTH118, PTH123]
+        while time.monotonic() < until:
+            large.write(bytes(1 << 20))
+            large.flush()
+            os.fsync(large.fileno())
+            time.sleep(0.1)
+
+
+def buffer_lines(_plan: dict[str, Any]) -> None:
+    """Lines leave by the block, whatever the environment and the caller's `flush` say."""
+    sys.stdout.reconfigure(line_buffering=False, write_through=False)  # type: ignore[union-attr]
+    say = builtins.print
+
+    def print(*values: Any, **keywords: Any) -> None:  # ruff: ignore[A001] - stands for it
+        keywords.pop("flush", None)
+        say(*values, **keywords)
+
+    builtins.print = print
+
+
+def drop_lines(_plan: dict[str, Any]) -> None:
+    """No line leaves at all."""
+
+    def print(*_values: Any, **_keywords: Any) -> None:  # ruff: ignore[A001] - stands for it
+        return
+
+    builtins.print = print

@@ -1,0 +1,37 @@
+"""The processes of one rank, found by what the training itself looks like: never by what the patrol says."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rankpatrol.core.records import ProcessId
+from rankpatrol.drill.family import descendants
+from rankpatrol.system.process import identify, stat_fields
+
+_LOADER_NAME = "pt_data_worker"  # set by torch.utils.data's workers themselves
+
+
+def loader_processes(keeper_pid: int, rank: int) -> list[ProcessId]:
+    """The rank's living loader processes below the keeper."""
+    return list(_loaders(keeper_pid, rank))
+
+
+def rank_process(keeper_pid: int, rank: int) -> ProcessId | None:
+    """The rank itself: the parent of its loader processes, which no wrapper above it is. None where it has none yet."""
+    for loader in _loaders(keeper_pid, rank):
+        try:
+            parent = int(stat_fields(Path(f"/proc/{loader.pid}/stat").read_text())[1])
+        except (OSError, ValueError):
+            continue
+        return identify(parent)
+    return None
+
+
+def _loaders(keeper_pid: int, rank: int) -> Iterator[ProcessId]:
+    for process in descendants(keeper_pid):
+        folder = Path(f"/proc/{process.pid}")
+        try:
+            is_loader = (folder / "comm").read_text().strip() == _LOADER_NAME
+            if is_loader and f"RANK={rank}".encode() in (folder / "environ").read_bytes().split(b"\0"):
+                yield process
+        except OSError:
+            continue

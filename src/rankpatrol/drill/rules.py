@@ -1,0 +1,161 @@
+"""What each kind of drill demands: every complaint is a sentence. Pure."""
+
+from collections.abc import Iterator
+
+from rankpatrol.core.records import Missing
+from rankpatrol.drill.events import Event
+from rankpatrol.drill.faults.port import Expectation
+from rankpatrol.drill.outcome import Bars, Outcome, Score
+
+
+def complaints(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
+    """All that the patrol did wrong in this run; nothing where it passed."""
+    rules = {
+        Expectation.RECOVERS: _recovers,
+        Expectation.CRASHES: _crashes,
+        Expectation.SILENT: _silent,
+        Expectation.ENDS_WELL: _ends_well,
+        Expectation.FAILS: _fails,
+        Expectation.STOPS: _stops,
+    }
+    yield from _always(outcome)
+    yield from rules[outcome.expects](outcome, marks, bars)
+
+
+def wrong_names(outcome: Outcome) -> Iterator[str]:
+    """Naming another rank beside the right one is wrong too."""
+    for event in outcome.events:
+        if event.named is not None and event.named != (outcome.told.rank,):
+            yield f"{_say(event)}, but it is rank {outcome.told.rank}"
+
+
+def _always(outcome: Outcome) -> Iterator[str]:
+    if isinstance(outcome.truth, Missing):
+        yield outcome.truth.reason
+    if isinstance(outcome.exit_code, Missing):
+        yield outcome.exit_code.reason
+    for process in outcome.left:
+        yield f"left behind: {process}"
+    for at, event in enumerate(outcome.events):
+        if event.kind == "action":
+            yield from _acted_blindly(outcome, event, outcome.events[:at])
+
+
+def _acted_blindly(outcome: Outcome, action: Event, before: tuple[Event, ...]) -> Iterator[str]:
+    """An action needs the sealed bundle of its own incident, and that bundle has to stand."""
+    sealed = [event for event in before if event.kind == "bundle_sealed" and event.incident == action.incident and event.path]
+    if not any(event.at_unix_s <= action.at_unix_s for event in sealed):
+        yield f"acted ({action.what}) before the bundle of incident {action.incident} was sealed"
+    for event in sealed:
+        if not outcome.bundles.get(event.path or "", False):
+            yield f"the bundle {event.path} does not verify"
+
+
+def _recovers(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
+    yield from _culprit_named(outcome, marks, bars)
+    yield from _missed("the attempt was acted upon and ended", marks.ended_s, bars.ended_s)
+    yield from _next_attempt_finished(outcome, marks)
+
+
+def _crashes(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
+    """The launcher may end and restart the ranks by itself: no action is demanded, but the proof and the evidence are."""
+    yield from _culprit_named(outcome, marks, bars)
+    for event in outcome.events:
+        if _calls(event, "crash") and event.certainty != "proved":
+            yield f"{_say(event)} is {event.certainty}, not proved"
+        if _calls(event, "hang") and event.attempt == 0:
+            yield f"the rank had ended, yet: {_say(event)}"
+    yield from _evidence_missed(outcome)
+    yield from _missed("the attempt ended", marks.ended_s, bars.ended_s)
+    yield from _next_attempt_finished(outcome, marks)
+
+
+def _evidence_missed(outcome: Outcome) -> Iterator[str]:
+    standing = [path for path, stands in outcome.bundles.items() if stands]
+    if not standing:
+        yield "no sealed bundle stands"
+    elif not any(outcome.in_log_tail in outcome.log_tails.get(path, "") for path in standing):
+        yield f"no bundle holds {outcome.in_log_tail!r} in the log of rank {outcome.told.rank}"
+
+
+def _culprit_named(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
+    if isinstance(outcome.onset_unix_s, Missing):
+        yield outcome.onset_unix_s.reason
+    yield from _missed("the suspect was named", marks.suspect_s, bars.suspect_s)
+    yield from wrong_names(outcome)
+    if not marks.caught:
+        verdicts = [f"{event.verdict} / {event.cause}" for event in outcome.events if event.kind == "verdict"]
+        yield f"no verdict {outcome.verdict} / {' or '.join(outcome.causes)}; verdicts: {', '.join(verdicts) or 'none'}"
+
+
+def _next_attempt_finished(outcome: Outcome, marks: Score) -> Iterator[str]:
+    if marks.resumed_step is None or marks.resumed_step != outcome.resume_step:
+        yield f"resumed at step {marks.resumed_step}, not at {outcome.resume_step}"
+    yield from _unfinished(outcome)
+    yield from (f"attempt {event.attempt} was healthy, yet: {_say(event)}" for event in _harm(outcome) if event.attempt > 0)
+
+
+def _silent(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
+    if marks.silent_s is None:
+        yield "the silence was never over"
+    elif marks.silent_s <= bars.silence_s:
+        yield f"the silence lasted {marks.silent_s:.1f} s only: no longer than {bars.silence_s:g} s, it proves nothing"
+    yield from _ends_well(outcome, marks, bars)
+
+
+def _ends_well(outcome: Outcome, _marks: Score, _bars: Bars) -> Iterator[str]:
+    yield from (f"the training was healthy, yet: {_say(event)}" for event in _harm(outcome))
+    yield from _open_alerts(outcome)
+    yield from _unfinished(outcome)
+
+
+def _fails(outcome: Outcome, _marks: Score, _bars: Bars) -> Iterator[str]:
+    yield from (f"the script failed by itself, yet: {_say(event)}" for event in outcome.events if _calls(event, "hang"))
+    if outcome.exit_code == 0:
+        yield "the script failed, yet the exit code is 0"
+
+
+def _stops(outcome: Outcome, _marks: Score, bars: Bars) -> Iterator[str]:
+    yield from (f"the user stopped it, yet: {_say(event)}" for event in _harm(outcome))
+    if isinstance(outcome.onset_unix_s, float):
+        yield from _missed("all had ended", outcome.ended_unix_s - outcome.onset_unix_s, bars.ended_s)
+    if outcome.exit_code == 0:
+        yield "the user stopped it, yet the exit code is 0"
+    if outcome.finished:
+        yield "the training went on to its end after Ctrl-C"
+
+
+def _missed(what: str, seconds: float | None, bar_s: float) -> Iterator[str]:
+    if seconds is None:
+        yield f"never: {what}"
+    elif seconds > bar_s:
+        yield f"{what} after {seconds:.1f} s, the bar is {bar_s:g} s"
+
+
+def _unfinished(outcome: Outcome) -> Iterator[str]:
+    if outcome.exit_code != 0 and not isinstance(outcome.exit_code, Missing):
+        yield f"the exit code is {outcome.exit_code}"
+    if not outcome.finished:
+        yield "the training did not finish: its last checkpoint is not there"
+
+
+def _harm(outcome: Outcome) -> Iterator[Event]:
+    """What must not be said or done of a training that is well."""
+    return (event for event in outcome.events if event.kind == "action" or _calls(event, "hang") or _calls(event, "crash"))
+
+
+def _calls(event: Event, verdict: str) -> bool:
+    return event.kind == "verdict" and event.verdict == verdict
+
+
+def _open_alerts(outcome: Outcome) -> Iterator[str]:
+    closed = {event.incident for event in outcome.events if event.kind == "incident_closed"}
+    for event in outcome.events:
+        if event.kind == "alert" and event.incident not in closed:
+            yield f"an alert was never closed: {_say(event)}"
+
+
+def _say(event: Event) -> str:
+    what = event.what if event.kind == "action" else f"{event.verdict or 'suspected'} / {event.cause}"
+    ranks = f" names rank {', '.join(map(str, event.named))}" if event.named else ""
+    return f"{event.kind} {what}{ranks}"
