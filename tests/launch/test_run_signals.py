@@ -1,5 +1,6 @@
 """`rankpatrol run` between the user and CMD: each signal arrives once, and neither agent nor parent takes CMD along."""
 
+import contextlib
 import json
 import os
 import pty
@@ -76,8 +77,9 @@ def heard() -> list[str]:
 def agent_of(parent: int) -> int | None:
     """The pid of the agent, once it is one."""
     for kin in descendants(parent):
-        if b"rankpatrol.agent" in Path(f"/proc/{kin.pid}/cmdline").read_bytes():
-            return kin.pid
+        with contextlib.suppress(OSError):  # it has just ended
+            if b"rankpatrol.agent" in Path(f"/proc/{kin.pid}/cmdline").read_bytes():
+                return kin.pid
     return None
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from launch_subjects import Job, gone, heard_ready, rest_of, shim_command, shimmed, wait_for, watched, words_of
 
+from rankpatrol.launch.shim.parent import DEADLINES, Shim
+
 LISTENS = """
 heard = []
 for number in {numbers}:
@@ -106,6 +108,20 @@ def test_a_rank_that_is_deaf_is_killed_at_the_deadline(job: Job, number: signal.
         os.killpg(shim.pid, number)
         assert shim.wait(10) == -signal.SIGKILL
         assert time.monotonic() - began >= 0.3
+
+
+def test_a_rank_that_was_reaped_is_signalled_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While its exit is held its pid is free, and may be another group's."""
+    shim = Shim(os.getppid(), DEADLINES)
+    shim._rank = subprocess.Popen(["true"], start_new_session=True)
+    signalled: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda group, _: signalled.append(group))
+    shim._send("SIGTERM")
+    assert signalled == [shim._rank.pid] * 2
+    shim._rank.wait()
+    shim._send("SIGTERM")
+    assert signalled == [shim._rank.pid] * 2
+    shim._selector.close()
 
 
 def test_a_rank_deaf_to_sigint_alone_gets_sigterm_before_it_is_killed(job: Job) -> None:

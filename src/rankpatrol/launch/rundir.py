@@ -3,6 +3,8 @@
 job.json                     what was started (JobSpec), written once by the parent
 agent.json                   the agent that runs now
 launcher.json                the launcher's identity; launcher_exit.json: how it ended; ending.json: a signal that ordered the end
+spool/                       the agent's records and bundles, before they are carried to the job directory
+undelivered.json             some of them could not be carried: the run directory is kept
 openings/<attempt>.json      which start of the ranks this attempt is, by the first shim of it
 claims|ranks|exits/<attempt>.<rank>.json    written once each by that rank's shim
 shims/<attempt>.<rank>.sock  where that shim takes the one request there is
@@ -23,7 +25,7 @@ from rankpatrol.core.errors import BadInput
 from rankpatrol.core.records import ProcessId, Record
 from rankpatrol.system.files import write_atomic, write_once
 
-ROOMS = ("openings", "claims", "ranks", "exits", "shims", "resume")
+ROOMS = ("spool", "openings", "claims", "ranks", "exits", "shims", "resume")
 _SOCKET_PATH_MOST = 107  # unix(7)
 _LONGEST_INSIDE = len("/rankpatrol-xxxxxxxx/shims/9999.999999.sock")
 _NO_ROOM = "Nothing was started. Make room there, or name another local folder: TMPDIR=/local/disk rankpatrol run …"
@@ -112,8 +114,15 @@ class RunDir:
                 refused.append(f"{folder}: {problem.strerror}")
         raise BadInput(f"no room for the run directory ({'; '.join(refused)})", help=_NO_ROOM)
 
+    @property
+    def spool(self) -> Path:
+        """Where the agent writes first."""
+        return self.path / "spool"
+
     def remove(self) -> None:
-        """The job is over: what was worth keeping is in the job directory."""
+        """The job is over: what was worth keeping is in the job directory, unless that did not answer."""
+        if (self.path / "undelivered.json").exists():
+            return
         shutil.rmtree(self.path, ignore_errors=True)
 
     def write(self, name: str, record: Record) -> None:

@@ -184,6 +184,8 @@ class Shim:
 
     def _send(self, name: str) -> None:
         """Signal the rank's process group, as torchrun would have. A stopped group hears SIGTERM only after SIGCONT."""
+        if self._running().returncode is not None:
+            return  # reaped: its number may be another's by now, and what it left behind is swept
         for each in (name, "SIGCONT") if name == "SIGTERM" else (name,):
             try:
                 os.killpg(self._running().pid, getattr(signal, each))
