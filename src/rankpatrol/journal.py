@@ -1,4 +1,7 @@
-"""The job's journal: events.jsonl for others, one event a line, and incidents.jsonl, from which an incident can be replayed."""
+"""The job's journal: events.jsonl for others, one event a line, and incidents.jsonl, from which an incident can be replayed.
+
+Each line is written to the spool on a local disk first; a courier carries it to the job directory, which may be full or hang.
+"""
 
 import contextlib
 import os
@@ -10,6 +13,7 @@ from typing import Any
 import msgspec
 
 from rankpatrol.incident.records import IncidentEvent
+from rankpatrol.system.background import Courier
 from rankpatrol.system.clock import Clock
 
 _UNWRITTEN_MOST = 1000
@@ -48,28 +52,37 @@ class JsonLines:
 class Journal:
     """Writes the two files. There is one writer: the agent."""
 
-    def __init__(self, job_dir: Path, clock: Clock) -> None:
-        self._clock = clock
-        self._events = JsonLines(job_dir / "events.jsonl")
-        self._incidents = JsonLines(job_dir / "incidents.jsonl")
+    def __init__(self, spool: Path, job_dir: Path, courier: Courier, clock: Clock) -> None:
+        self._clock, self._courier = clock, courier
+        self._events = [JsonLines(folder / "events.jsonl") for folder in (spool, job_dir)]
+        self._incidents = [JsonLines(folder / "incidents.jsonl") for folder in (spool, job_dir)]
 
     def tell(self, kind: str, attempt: int, **fields: Any) -> None:
         """Write one event of CONTRACT's kinds."""
-        self._events.append({"at_unix_s": round(self._clock.unix_s(), 3), "kind": kind, "attempt": attempt, **fields})
+        self._write(self._events, {"at_unix_s": round(self._clock.unix_s(), 3), "kind": kind, "attempt": attempt, **fields})
 
     def record(self, event: IncidentEvent) -> None:
         """Keep an incident's event for replay."""
-        self._incidents.append(event)
+        self._write(self._incidents, event)
+
+    def _write(self, places: list[JsonLines], record: Any) -> None:
+        spooled, shared = places
+        spooled.append(record)
+        self._courier.send(lambda: _carry(shared, record))
 
 
-def read_events(job_dir: Path) -> Iterator[dict[str, Any]]:
+def _carry(lines: JsonLines, record: Any) -> None:
+    lines.append(record)
+
+
+def read_events(folder: Path) -> Iterator[dict[str, Any]]:
     """The events so far; a last line that is not whole yet is left out."""
-    yield from _lines(job_dir / "events.jsonl", dict[str, Any])
+    yield from _lines(folder / "events.jsonl", dict[str, Any])
 
 
-def read_incident_events(job_dir: Path) -> Iterator[IncidentEvent]:
+def read_incident_events(folder: Path) -> Iterator[IncidentEvent]:
     """The incident events so far, in order."""
-    yield from _lines(job_dir / "incidents.jsonl", IncidentEvent)
+    yield from _lines(folder / "incidents.jsonl", IncidentEvent)
 
 
 def _lines(path: Path, kind: Any) -> Iterator[Any]:

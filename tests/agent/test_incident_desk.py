@@ -11,6 +11,7 @@ from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.errors import EvidenceError, PatrolError
 from rankpatrol.incident.records import IncidentPolicy
 from rankpatrol.journal import Journal, read_events
+from rankpatrol.system.background import Courier
 
 HANG = Diagnosis(
     verdict="hang",
@@ -60,7 +61,9 @@ class Hands:
 
 def desk_in(folder, hands, *, act=True):
     clock = FakeClock()
-    return IncidentDesk(IncidentPolicy(act=act), Journal(folder, clock), hands, clock)
+    shared = folder / "job"
+    shared.mkdir(exist_ok=True)
+    return IncidentDesk(IncidentPolicy(act=act), Journal(folder, shared, Courier("test"), clock), hands, clock)
 
 
 def play(desk):
@@ -152,6 +155,7 @@ def test_events_are_one_json_object_a_line_with_the_contracts_fields(tmp_path):
         "why",
         "cause",
         "suspect_ranks",
+        "awaited_ranks",
         "certainty",
         "sentence",
         "onset_unix_s",

@@ -32,11 +32,14 @@ def main(job_dir: Path) -> int:
     if (us := identify(os.getpid())) is not None:
         run_dir.write("agent.json", us)
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    events = list(read_events(job_dir))
+    events = list(read_events(run_dir.spool))
     told = {kind: {event["attempt"] for event in events if event["kind"] == kind} for kind in ("attempt_started", "attempt_ended")}
     agent.adopt(told["attempt_started"], told["attempt_ended"])
+    parent = os.getppid()
     _patrol(agent, stop)
     voice.rest()
+    if os.getppid() != parent:
+        run_dir.remove()  # our parent was killed and cannot do it any more
     return 0
 
 

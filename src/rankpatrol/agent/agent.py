@@ -23,6 +23,7 @@ from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import KernelKills
 from rankpatrol.evidence.bundle import reopen
 from rankpatrol.evidence.host import kernel_log
+from rankpatrol.evidence.shelf import shelve
 from rankpatrol.formats.kernel_log import kills
 from rankpatrol.incident.records import IncidentPolicy, IncidentState
 from rankpatrol.journal import Journal
@@ -42,11 +43,14 @@ from rankpatrol.judge.records import (
 )
 from rankpatrol.launch.rundir import JobSpec, LauncherExit, OrderedEnd, Released, ResumePoint, RunDir, launcher_of
 from rankpatrol.schedulers.local import LocalScheduler
+from rankpatrol.system.background import Courier
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.process import identify
 
 # How long a new attempt may wait for the checkpoint check; its shims wait a little longer (RESUME_WAIT_S) before they go on alone.
 _CHECK_S = 15.0
+# A bundle is a few MB: a job directory that has not taken it by then does not answer, and nobody waits for it.
+_CARRY_S = 5.0
 # A victim's connection breaks before the culprit's interpreter has gone down; 2.7 s were measured for that.
 _ECHO_WAIT_S, _ECHO_POLL_S = 4.0, 0.2
 
@@ -63,7 +67,8 @@ class Agent:
     def __init__(self, spec: JobSpec, run_dir: RunDir, clock: Clock, voice: Voice) -> None:
         self.spec, self.run_dir, self.clock, self.voice = spec, run_dir, clock, voice
         self.job_dir = Path(spec.job_dir)
-        self.journal = Journal(self.job_dir, clock)
+        self.courier = Courier("job-directory")
+        self.journal = Journal(run_dir.spool, self.job_dir, self.courier, clock)
         self.scheduler = LocalScheduler(run_dir)
         self.checkpoints = CheckpointWatch(spec.checkpoints)
         self.policy = Policy(patience_s=spec.patience_s)
@@ -86,7 +91,7 @@ class Agent:
         if open_attempts:
             self.attempt = read_attempt(self.run_dir, open_attempts[-1])
             self._judge(AttemptBegan(at_s=self.clock.mono_s(), attempt=self.attempt.number, world_size=self.attempt.world_size()))
-        self.desk.adopt(self.job_dir)
+        self.desk.adopt(self.run_dir.spool)
 
     def glance(self) -> None:
         """Between two rounds: has a rank failed? Its shim holds that exit back until the evidence of the others is taken."""
@@ -118,6 +123,8 @@ class Agent:
 
     def finished(self) -> bool:
         """True once CMD has ended; the last events are then written."""
+        if not self.run_dir.path.exists():
+            return True  # somebody removed it: there is nothing left to follow, and nowhere to write
         ended = self.run_dir.read("launcher_exit.json", LauncherExit)
         launcher = launcher_of(self.run_dir)
         if ended is None and (launcher is None or identify(launcher.pid) == launcher):
@@ -135,15 +142,23 @@ class Agent:
         self.sealer.put_aside(tuple(self.eyes.looks))
 
     def seal(self, state: IncidentState, *, fresh: bool, spare: bool) -> Path:
-        """Look once more where the ranks are still there, then seal."""
+        """Look once more where the ranks are still there, seal on the local disk, and have the bundle carried to the job directory."""
         if fresh and self.attempt is not None:
             self.eyes.look_whole(self.attempt)
-        root = self.run_dir.path if spare else self.job_dir
-        return self.sealer.seal(root, state, tuple(self.eyes.looks) if fresh else (), self._context())
+        root = self.job_dir if spare else self.run_dir.spool
+        sealed = self.sealer.seal(root, state, tuple(self.eyes.looks) if fresh else (), self._context())
+        return sealed if spare else self._carry_bundle(sealed)
+
+    def _carry_bundle(self, sealed: Path) -> Path:
+        """Where people find the bundle: in the job directory, or here while that does not answer."""
+        final = self.job_dir / "incidents" / sealed.name
+        self.courier.send(lambda: shelve(sealed, final))
+        return final if self.courier.delivered(_CARRY_S) and final.exists() else sealed
 
     def recover(self, state: IncidentState, bundle: str) -> None:
         """End the attempt through the scheduler, from a checkpoint that was verified. Raises PatrolError."""
-        proof = reopen(Path(bundle))
+        local = self.run_dir.spool / "incidents" / str(state.incident)
+        proof = reopen(local if local.exists() else Path(bundle))
         checkpoint = verified(self.checkpoints.now(_CHECK_S)) if self.spec.checkpoints else None
         wanted = plan(job=self.spec.job, attempt=state.attempt, incident=state.incident, checkpoint=checkpoint)
         where = f"from {Path(checkpoint.path).name}" if checkpoint else "from the script's own choice"
@@ -304,6 +319,9 @@ class Agent:
         self.journal.tell("job_ended", number, exit_code=code, reason=reason)
         write_state(self, job_ended=reason)
         took = say_duration(max(0.0, self.clock.unix_s() - self.spec.started_unix_s))
+        if not self.courier.delivered(_CARRY_S):
+            self.run_dir.write("undelivered.json", Released(at_unix_s=self.clock.unix_s()))
+            self.voice.say(f"the job directory does not answer: its records stay in {self.run_dir.spool}", "alert")
         self.voice.rest()
         self.voice.say(f"the job has ended after {took}: {reason}, exit code {code}", "good" if code == 0 else "plain")
 

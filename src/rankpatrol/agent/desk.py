@@ -39,7 +39,7 @@ class Hands(Protocol):
         ...
 
     def seal(self, state: IncidentState, *, fresh: bool, spare: bool) -> Path:
-        """Seal the incident's bundle (`spare`: not in the job directory) and return its path. Raises PatrolError."""
+        """Seal the incident's bundle (`spare`: not on the local disk, which refused) and return its path. Raises PatrolError."""
         ...
 
     def recover(self, state: IncidentState, bundle: str) -> None:
@@ -60,11 +60,11 @@ class IncidentDesk:
         self._count = 0
         self._told: set[tuple[str, int]] = set()
 
-    def adopt(self, job_dir: Path) -> None:
+    def adopt(self, spool: Path) -> None:
         """Take up what an earlier agent left: its incident, and the instruction it had not finished; what it told stays told."""
-        self._told = {(event["kind"], event["incident"]) for event in read_events(job_dir) if "incident" in event}
+        self._told = {(event["kind"], event["incident"]) for event in read_events(spool) if "incident" in event}
         pending: tuple[Instruction, ...] = ()
-        for event in read_incident_events(job_dir):
+        for event in read_incident_events(spool):
             self.state, pending = step(self.state, event, self._policy)
             self._count = max(self._count, event.incident if isinstance(event, SuspectNamed) else 0)
         if self.open_incident() is not None:
@@ -138,9 +138,9 @@ class IncidentDesk:
 
     def _raise_alert(self, state: IncidentState) -> None:
         diagnosis = state.diagnosis
-        named = diagnosis.culprit_ranks or diagnosis.awaited_ranks or ()
+        named = {"suspect_ranks": diagnosis.culprit_ranks or (), "awaited_ranks": diagnosis.awaited_ranks}
         why = diagnosis.reasons_for[-1] if diagnosis.reasons_for else diagnosis.sentence
-        if self._tell("alert", state, why=why, suspect_ranks=named, **_said(state)):
+        if self._tell("alert", state, why=why, **named, **_said(state)):
             since = say_duration(max(0.0, self._clock.unix_s() - state.onset_unix_s))
             self._hands.announce(f"{diagnosis.sentence} ({diagnosis.certainty}; for {since})", "alert")
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from rankpatrol.agent.log_watch import LogWatch
 from rankpatrol.agent.roster import Attempt
-from rankpatrol.collect.logs import LogTail
 from rankpatrol.collect.processes import process_tree, sample_process
 from rankpatrol.collect.ranks import RankRecord, observe, with_stacks
 from rankpatrol.core.records import Missing
@@ -18,6 +18,7 @@ from rankpatrol.system.clock import Clock
 # Threads that a process group starts in its member, by backend: without ptrace, for any user, they tell that a rank has joined.
 _GROUP_THREADS = frozenset({"gloo_tcp_loop", "pt_gloo_runloop", "pt_nccl_watchdg", "pt_nccl_heartbt", "pt_nccl_runhook"})
 _STACKS_S = 8.0
+_LOG_S = 1.0
 _LOOKS_KEPT = 6
 _FRESH_LOOK_S = 2.0
 
@@ -27,19 +28,23 @@ class Eyes:
 
     def __init__(self, job: str, job_dir: Path, clock: Clock) -> None:
         self._job, self._job_dir, self._clock = job, job_dir, clock
-        self._logs: dict[int, LogTail] = {}
+        self._logs = LogWatch(clock)
         self._steps: dict[int, int] = {}
         self.looks: deque[Snapshot] = deque(maxlen=_LOOKS_KEPT)
         self._full_at_s: float | None = None
 
     def light(self, attempt: Attempt) -> tuple[RankActivity, ...]:
         """One light round: a few files of /proc and the end of a log for each rank."""
-        return tuple(self._activity(record) for record in attempt.records(self._job_dir))
+        records = attempt.records(self._job_dir)
+        self._logs.follow(records)
+        return tuple(self._activity(record) for record in records)
 
     def look(self, attempt: Attempt, *, full: bool = False) -> Snapshot:
         """One close round: every rank and descendant with its stack; `full` lists open files as well."""
         tree = process_tree()
         records = attempt.records(self._job_dir)
+        self._logs.follow(records)
+        self._logs.refresh(_LOG_S)
         samples = [with_stacks(self._with_log(record, observe(record, tree, full=full)), _STACKS_S) for record in records]
         snapshot = Snapshot(
             job=self._job,
@@ -75,7 +80,7 @@ class Eyes:
         seen = Missing("ended") if record.exit_status is not None else sample_process(record.process.pid, with_files=False)
         if isinstance(seen, Missing) or seen.id != record.process:
             return _ended(record, self._steps.get(record.rank))
-        log = self._read_log(record)
+        log = self._logs.latest(record.rank)
         if isinstance(log, LogSample) and log.step is not None:
             self._steps[record.rank] = log.step
         return RankActivity(
@@ -90,10 +95,7 @@ class Eyes:
         )
 
     def _with_log(self, record: RankRecord, sample: RankSample) -> RankSample:
-        return msgspec.structs.replace(sample, log=self._read_log(record))
-
-    def _read_log(self, record: RankRecord) -> LogSample | Missing:
-        return self._logs.setdefault(record.rank, LogTail(record.log_path)).read()
+        return msgspec.structs.replace(sample, log=self._logs.latest(record.rank))
 
 
 def _ended(record: RankRecord, step: int | None) -> RankActivity:

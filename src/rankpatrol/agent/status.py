@@ -1,6 +1,5 @@
 """state.json: the job as it is now, for `rankpatrol status` and for whoever reads it."""
 
-import contextlib
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def write_state(agent: "Agent", job_ended: str | None = None) -> None:
-    """Replace state.json. A full disk costs the file, never the round."""
+    """Have state.json replaced. A full or hanging disk costs the file, never the round."""
     attempt, incident = agent.attempt, agent.desk.state
     state = {
         "at_unix_s": round(agent.clock.unix_s(), 3),
@@ -29,8 +28,8 @@ def write_state(agent: "Agent", job_ended: str | None = None) -> None:
         "incident": incident,
         "checkpoints": agent.checkpoints.latest(),
     }
-    with contextlib.suppress(OSError):
-        write_atomic(agent.job_dir / "state.json", msgspec.json.format(msgspec.json.encode(state)))
+    content = msgspec.json.format(msgspec.json.encode(state))
+    agent.courier.send(lambda: write_atomic(agent.job_dir / "state.json", content), instead_of="state.json")
 
 
 def _ranks(agent: "Agent") -> list[dict[str, object]]:

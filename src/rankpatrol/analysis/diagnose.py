@@ -4,10 +4,8 @@ from collections import Counter
 
 from rankpatrol.analysis.causes import REGISTRY
 from rankpatrol.analysis.crash import diagnose_crash
-from rankpatrol.analysis.frames import is_inside
 from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.scene import Cause, Scene, say_ranks
-from rankpatrol.analysis.waits import main_thread
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.snapshot import Snapshot
 
@@ -106,13 +104,11 @@ _PHASES = {WaitKind.CHECKPOINT: "checkpoint", WaitKind.COMPILE: "compile", WaitK
 
 def _phase(scene: Scene) -> str | None:
     """What the awaited ranks are in, where their stacks tell."""
-    phases = {_PHASES.get(scene.waits[rank].kind) or _saving(scene, rank) for rank in scene.awaited}
+    phases = {
+        _PHASES.get(scene.waits[rank].kind) or ("checkpoint" if scene.is_inside(rank, WaitKind.CHECKPOINT) else None)
+        for rank in scene.awaited
+    }
     return phases.pop() if len(phases) == 1 else None
-
-
-def _saving(scene: Scene, rank: int) -> str | None:
-    thread = main_thread(scene.samples[rank].stack)
-    return "checkpoint" if thread is not None and is_inside(thread, WaitKind.CHECKPOINT) else None
 
 
 def _certainty(scene: Scene, leading: list[Cause]) -> Certainty:

@@ -2,7 +2,9 @@
 
 from functools import cached_property
 
-from rankpatrol.analysis.waits import Wait, classify
+from rankpatrol.analysis.frames import is_inside
+from rankpatrol.analysis.kinds import WaitKind
+from rankpatrol.analysis.waits import Wait, classify, main_thread
 from rankpatrol.analysis.work import Effort, effort
 from rankpatrol.core.records import Missing, Record
 from rankpatrol.core.snapshot import ProcessSample, RankSample, Snapshot
@@ -61,6 +63,11 @@ class Scene:
         """The rank's own process."""
         process = self.samples[rank].process
         return None if isinstance(process, Missing) else process
+
+    def is_inside(self, rank: int, kind: WaitKind) -> bool:
+        """True where the rank's main thread is anywhere within something of this kind, in user code that torch called, say."""
+        thread = main_thread(self.samples[rank].stack)
+        return thread is not None and is_inside(thread, kind)
 
     def effort_of(self, rank: int, pid: int | None = None) -> Effort:
         """What one process of a rank got done; the rank's own where no pid is given."""

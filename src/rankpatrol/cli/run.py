@@ -70,8 +70,8 @@ def run(
     try:
         return run_job(_without_placeholder(words), spec, extra, run_dir)
     finally:
-        _give_terminal_back()
         run_dir.remove()
+        _give_terminal_back()
 
 
 def _without_placeholder(command: tuple[str, ...]) -> tuple[str, ...]:
@@ -89,6 +89,6 @@ def _job_name(command: tuple[str, ...]) -> str:
 
 def _give_terminal_back() -> None:
     """The agent draws its live line and may have been killed before it could undo that."""
-    if sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+    if sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb":
         release_terminal(sys.stderr.write, os.get_terminal_size(sys.stderr.fileno()).lines)
         sys.stderr.flush()

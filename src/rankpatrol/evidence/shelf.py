@@ -49,6 +49,20 @@ def tidy(incidents: Path, *, cap_bytes: int = DEFAULT_CAP_BYTES, open_names: Col
     )
 
 
+def shelve(sealed: Path, final: Path) -> None:
+    """Carry a sealed bundle to its final place, whole or not at all; it is there already where its manifest is. Raises OSError."""
+    if final.exists():
+        return
+    final.parent.mkdir(parents=True, exist_ok=True)
+    partial = final.with_name(f".{final.name}{PARTIAL}{secrets.token_hex(4)}")
+    try:
+        shutil.copytree(sealed, partial)
+        partial.rename(final)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    tidy(final.parent, open_names=(final.name,))
+
+
 def _bundles(incidents: Path) -> Iterator[_Shelved]:
     for directory in _directories(incidents):
         if directory.name.startswith("."):

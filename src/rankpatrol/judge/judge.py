@@ -22,6 +22,7 @@ from rankpatrol.judge.records import (
 # A rank that waits for its loader wakes once in 5 s: one switch, and now and then the whole tick in which that falls. One that trains
 # does many times more.
 _STIRRED_SWITCHES, _STIRRED_TICKS = 3, 2
+_STIRS_STILL_S = 3.0
 # What does not end by itself. A crash is looked at here only where a rank left with exit code 0 and others wait for it.
 _FINAL = frozenset({"hang", "crash"})
 
@@ -171,12 +172,12 @@ def _agree(earlier: tuple[Diagnosis, ...], diagnosis: Diagnosis) -> bool:
 
 
 def _onset(state: JudgeState, diagnosis: Diagnosis) -> float:
-    """The latest sign of progress of those who are named; a busy one still stirs, so its victims' last stir stands for it."""
+    """The latest sign of progress of those who are named; one that still stirs has no such end, so its victims' stands for it."""
     named = [state.seen[rank] for rank in _named(diagnosis) or () if rank in state.seen]
     victims = [state.seen[rank] for rank in diagnosis.victim_ranks if rank in state.seen]
     latest = max((seen.stirred_at_s for seen in named), default=0.0)
     first_victim = min((seen.stirred_at_s for seen in victims), default=latest)
-    return min(latest, first_victim) if diagnosis.cause == "spin" else latest
+    return latest if state.looked_at_s is None or latest < state.looked_at_s - _STIRS_STILL_S else min(latest, first_victim)
 
 
 def _is_hang(state: JudgeState, event: Looked, onset_s: float, policy: Policy) -> bool:

@@ -22,8 +22,8 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = False) -> None:
 def write_once(path: Path, data: bytes) -> bool:
     """Create `path` whole, unless it exists already: the first of several writers wins. True where we were first."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    scratch.write_bytes(data)
     try:
+        scratch.write_bytes(data)
         os.link(scratch, path)
     except FileExistsError:
         return False

@@ -17,9 +17,10 @@ def explain(scene: Scene, rank: int) -> Cause | None:
     if not done:
         return None
     wait = scene.waits[rank]
+    kind = WaitKind.CHECKPOINT if scene.is_inside(rank, WaitKind.CHECKPOINT) else wait.kind
     return Cause(
         verdict="benign_wait",
-        cause=_CAUSES.get(wait.kind, "rank0_preprocessing" if rank == 0 else "none"),
+        cause=_CAUSES.get(kind, "rank0_preprocessing" if rank == 0 else "none"),
         rank=rank,
         phrase=f"rank {rank} {wait.what} and gets on: {done[0]}",
         lines=2,

@@ -1,0 +1,78 @@
+"""Whoever must not wait does not, though what it asks for hangs."""
+
+import threading
+
+from rankpatrol.system.background import Courier, Rounds
+
+
+def test_an_answer_that_hangs_costs_only_the_deadline_and_the_last_one_stands():
+    asked, free = threading.Event(), threading.Event()
+    answers = iter([1, 2])
+
+    def learn():
+        answer = next(answers, 3)
+        if answer == 2:
+            asked.set()
+            free.wait(10)
+        return answer
+
+    rounds = Rounds(learn, 0, every_s=0.01, name="test")
+    assert asked.wait(10)
+    assert rounds.now(0.05) == 1
+    free.set()
+
+
+def test_a_round_that_was_asked_for_begins_after_the_question():
+    seen = []
+    rounds = Rounds(lambda: len(seen), 0, every_s=3600, name="test")
+    rounds.now(10)
+    seen.append("something new")
+    assert rounds.now(10) == 1
+
+
+def test_deeds_are_done_in_order_and_a_hanging_one_holds_nobody_up():
+    begun, free, done = threading.Event(), threading.Event(), []
+    courier = Courier("test")
+
+    def hang():
+        begun.set()
+        free.wait(10)
+
+    courier.send(hang)
+    assert begun.wait(10)
+    for number in range(3):
+        courier.send(lambda number=number: done.append(number))
+    assert not courier.delivered(0.05)
+    free.set()
+    assert courier.delivered(10)
+    assert done == [0, 1, 2]
+
+
+def test_a_newer_state_takes_the_place_of_one_that_has_not_begun():
+    begun, free, done = threading.Event(), threading.Event(), []
+    courier = Courier("test")
+
+    def hang():
+        begun.set()
+        free.wait(10)
+
+    courier.send(hang)
+    assert begun.wait(10)
+    for number in range(100):
+        courier.send(lambda number=number: done.append(number), instead_of="state.json")
+    free.set()
+    assert courier.delivered(10)
+    assert done == [99]
+
+
+def test_a_deed_that_fails_does_not_stop_the_others():
+    done = []
+    courier = Courier("test")
+
+    def refuse():
+        raise OSError(28, "No space left on device")
+
+    courier.send(refuse)
+    courier.send(lambda: done.append(1))
+    assert courier.delivered(10)
+    assert done == [1]
