@@ -4,7 +4,7 @@ import pytest
 
 from clocks import FakeClock
 from rankpatrol.act.execute import FRESH_S, WrongBundle, execute
-from rankpatrol.act.plan import ActionPlan, EndAttempt, ResumeFrom, Verified, plan
+from rankpatrol.act.plan import ActionPlan, EndAttempt, ResumeFrom, Verified, plan, stop
 from rankpatrol.evidence.bundle import BundleWriter, IncidentRef
 from rankpatrol.schedulers.port import EndReport
 
@@ -25,6 +25,10 @@ class RecordingScheduler:
             raise OSError(28, "No space left on device")
         self.asked.append(("resume_from", attempt, checkpoint, step))
         return checkpoint
+
+    def end_job(self):
+        self.asked.append(("end_job",))
+        return ""
 
     def end_attempt(self, attempt, grace_s):
         self.asked.append(("end_attempt", attempt))
@@ -101,6 +105,12 @@ def test_a_step_that_fails_stops_the_plan_before_anything_is_ended(sealed, clock
     assert not done
     assert told == [("resume_from", None), ("resume_from", False)]
     assert scheduler.asked == []
+
+
+def test_a_stop_ends_the_job_and_starts_nothing(sealed, clock):
+    scheduler = RecordingScheduler()
+    assert carry_out(sealed(), clock, scheduler, stop(job="job", attempt=0, incident=1)) == (True, [("end_job", None), ("end_job", True)])
+    assert scheduler.asked == [("end_job",)]
 
 
 def test_a_rank_that_cannot_be_ended_is_reported(sealed, clock):

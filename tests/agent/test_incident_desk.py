@@ -122,6 +122,17 @@ def test_a_quiet_suspicion_is_told_only_when_it_comes_to_a_verdict(tmp_path):
     assert kinds(tmp_path) == ["verdict", "bundle_sealed"]
 
 
+def test_the_third_failure_of_one_kind_stops_the_job_also_when_an_agent_died_in_between(tmp_path):
+    for attempt in range(3):
+        desk = desk_in(tmp_path, Hands())
+        desk.adopt(tmp_path)
+        desk.suspect(attempt, 1.8e9, HANG)
+        desk.judged(1.8e9, HANG, step=21)
+        desk.attempt_ended(ordered=False)
+    verdicts = [event["verdict"] for event in read_events(tmp_path) if event["kind"] == "verdict"]
+    assert verdicts == ["hang", "hang", "stop"]
+
+
 def test_incidents_are_counted_over_the_whole_job(tmp_path):
     desk = desk_in(tmp_path, Hands())
     play(desk)

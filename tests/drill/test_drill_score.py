@@ -250,3 +250,36 @@ def test_whoever_is_drawn_only_that_rank_is_right(struck: int, named: int) -> No
 
     one = score(outcome(tuple(map(rename, recorded("good"))), truth=Truth(rank=struck, step=17)), Bars())
     assert one.named_rightly == one.passed == (struck == named)
+
+
+def loop(*events: dict[str, object], exit_code: int = 1) -> tuple[str, ...]:
+    """The complaints about a run in which every attempt fails alike."""
+    lines = [{"at_unix_s": 100.0 + number, **event} for number, event in enumerate(events)]
+    seen = outcome(
+        tuple(msgspec.convert(line, Event) for line in lines),
+        fault="F25",
+        expects=Expectation.LOOPS,
+        verdict="stop",
+        causes=("repeated_failure",),
+        exit_code=exit_code,
+        bundles={"/job/incidents/3": True},
+    )
+    return score(seen, Bars()).complaints
+
+
+STARTS = [{"kind": "attempt_started", "attempt": number} for number in range(3)]
+STOP = {"kind": "verdict", "attempt": 2, "incident": 3, "verdict": "stop", "cause": "repeated_failure"}
+SEALED = {"kind": "bundle_sealed", "attempt": 2, "incident": 3, "path": "/job/incidents/3"}
+END = {"kind": "action", "attempt": 2, "incident": 3, "what": "end_job", "done": True}
+
+
+def test_a_loop_passes_when_the_third_failure_stops_the_job() -> None:
+    assert loop(*STARTS, STOP, SEALED, END) == ()
+
+
+def test_a_loop_that_goes_on_or_is_not_stopped_by_us_fails() -> None:
+    fourth = {"kind": "attempt_started", "attempt": 3}
+    assert loop(*STARTS, fourth, STOP, SEALED, END) == ("4 attempts were made, not 3",)
+    assert "the job was not ended" in loop(*STARTS, STOP, SEALED)
+    assert any("no verdict stop / repeated_failure" in complaint for complaint in loop(*STARTS))
+    assert "the job failed, yet the exit code is 0" in loop(*STARTS, STOP, SEALED, END, exit_code=0)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from rankpatrol.act.plan import ActionPlan, EndAttempt, ResumeFrom, Step
+from rankpatrol.act.plan import ActionPlan, EndAttempt, EndJob, ResumeFrom, Step
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.core.records import Record
 from rankpatrol.evidence.bundle import SealedBundle
@@ -63,6 +63,9 @@ def _do(step: Step, scheduler: Scheduler) -> tuple[bool, str]:
         case EndAttempt():
             report = scheduler.end_attempt(step.attempt, step.grace_s)
             return not report.failed, "; ".join(f"rank {rank}: {why}" for rank, why in report.failed.items())
+        case EndJob():
+            problem_words = scheduler.end_job()
+            return not problem_words, problem_words
 
 
 def _report(step: Step, bundle: SealedBundle, *, done: bool | None, why: str) -> StepReport:
@@ -71,4 +74,6 @@ def _report(step: Step, bundle: SealedBundle, *, done: bool | None, why: str) ->
             what, target = "resume_from", step.checkpoint or "the script's own choice"
         case EndAttempt():
             what, target = "end_attempt", f"attempt {step.attempt}"
+        case EndJob():
+            what, target = "end_job", step.job
     return StepReport(what=what, target=target, bundle=bundle.path, done=done, why=why)

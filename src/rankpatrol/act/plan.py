@@ -18,7 +18,13 @@ class EndAttempt(Record, frozen=True, tag="end_attempt", kw_only=True):
     grace_s: float
 
 
-Step = ResumeFrom | EndAttempt
+class EndJob(Record, frozen=True, tag="end_job", kw_only=True):
+    """Tell the launcher to end the job in order: no further attempt."""
+
+    job: str
+
+
+Step = ResumeFrom | EndAttempt | EndJob
 
 
 class ActionPlan(Record, frozen=True, kw_only=True):
@@ -45,3 +51,8 @@ def plan(*, job: str, attempt: int, incident: int, checkpoint: Verified | None) 
     """End this attempt and let the next one resume from `checkpoint`, fixed before anything is ended."""
     resume = ResumeFrom(attempt=attempt + 1, checkpoint=checkpoint.path if checkpoint else "", step=checkpoint.step if checkpoint else None)
     return ActionPlan(job=job, attempt=attempt, incident=incident, steps=(resume, EndAttempt(attempt=attempt, grace_s=GRACE_S)))
+
+
+def stop(*, job: str, attempt: int, incident: int) -> ActionPlan:
+    """End the job for good: another attempt would only fail again."""
+    return ActionPlan(job=job, attempt=attempt, incident=incident, steps=(EndJob(job=job),))

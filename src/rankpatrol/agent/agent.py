@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from rankpatrol.act.execute import StepReport, execute
-from rankpatrol.act.plan import Verified, plan
+from rankpatrol.act.plan import ActionPlan, Verified, plan, stop
 from rankpatrol.agent.checkpoint_watch import CheckpointWatch, verified
 from rankpatrol.agent.desk import IncidentDesk
 from rankpatrol.agent.eyes import Eyes, all_joined
@@ -159,12 +159,18 @@ class Agent:
         """End the attempt through the scheduler, from a checkpoint that was verified. Raises PatrolError."""
         local = self.run_dir.spool / "incidents" / str(state.incident)
         proof = reopen(local if local.exists() else Path(bundle))
-        checkpoint = verified(self.checkpoints.now(_CHECK_S)) if self.spec.checkpoints else None
-        wanted = plan(job=self.spec.job, attempt=state.attempt, incident=state.incident, checkpoint=checkpoint)
-        where = f"from {Path(checkpoint.path).name}" if checkpoint else "from the script's own choice"
-        self.voice.say(f"ending attempt {state.attempt}; the next one resumes {where}", "verdict")
+        wanted = self._plan(state)
         if not execute(wanted, proof, self.scheduler, self.clock, lambda report: self._tell_step(state, report)):
             raise NotRecovered(f"attempt {state.attempt} could not be ended")
+
+    def _plan(self, state: IncidentState) -> ActionPlan:
+        if state.diagnosis.verdict == "stop":
+            self.voice.say("ending the job: another attempt would only fail again", "verdict")
+            return stop(job=self.spec.job, attempt=state.attempt, incident=state.incident)
+        checkpoint = verified(self.checkpoints.now(_CHECK_S)) if self.spec.checkpoints else None
+        where = f"from {Path(checkpoint.path).name}" if checkpoint else "from the script's own choice"
+        self.voice.say(f"ending attempt {state.attempt}; the next one resumes {where}", "verdict")
+        return plan(job=self.spec.job, attempt=state.attempt, incident=state.incident, checkpoint=checkpoint)
 
     def announce(self, what: str, style: str) -> None:
         """Tell the user."""
@@ -240,7 +246,7 @@ class Agent:
             case Suspected():
                 self.desk.suspect(attempt.number, self._unix_s(finding.onset_s), finding.diagnosis, quiet=finding.quiet)
             case Judged():
-                self.desk.judged(self._unix_s(finding.onset_s), finding.diagnosis)
+                self.desk.judged(self._unix_s(finding.onset_s), finding.diagnosis, self.eyes.best_step())
             case Resumed():
                 self.eyes.calm()
                 self.desk.progress_returned()
@@ -259,7 +265,7 @@ class Agent:
         if found is not None:
             onset_unix_s = min(seen.ended_unix_s for seen in attempt.exits.values())
             self.desk.suspect(attempt.number, onset_unix_s, found)
-            self.desk.judged(onset_unix_s, found)
+            self.desk.judged(onset_unix_s, found, self.eyes.best_step())
 
     def _look_at_crash(self, attempt: Attempt) -> Diagnosis | None:
         log = kernel_log()
@@ -312,7 +318,8 @@ class Agent:
     def _tell_job_end(self, ended: LauncherExit | None) -> None:
         ordered = self._ordered()
         code = None if ended is None else ended.exit_code
-        reason = f"ordered by {ordered.signal}" if ordered else "finished" if code == 0 else "failed"
+        stopped = self.desk.state is not None and self.desk.state.diagnosis.verdict == "stop"
+        reason = f"ordered by {ordered.signal}" if ordered else "finished" if code == 0 else "stopped" if stopped else "failed"
         number = self.attempt.number if self.attempt else 0
         if not self._announced:
             self.journal.tell("job_started", number, command=self.spec.command, ranks=None)

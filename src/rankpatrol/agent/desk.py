@@ -4,6 +4,7 @@ from collections import deque
 from pathlib import Path
 from typing import Protocol
 
+from rankpatrol.act.brake import Signature, braked, signature
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.durations import say_duration
 from rankpatrol.core.errors import PatrolError
@@ -59,14 +60,19 @@ class IncidentDesk:
         self.state: IncidentState | None = None
         self._count = 0
         self._told: set[tuple[str, int]] = set()
+        self._failures: list[Signature] = []
 
     def adopt(self, spool: Path) -> None:
         """Take up what an earlier agent left: its incident, and the instruction it had not finished; what it told stays told."""
         self._told = {(event["kind"], event["incident"]) for event in read_events(spool) if "incident" in event}
+        self._failures.clear()
         pending: tuple[Instruction, ...] = ()
         for event in read_incident_events(spool):
             self.state, pending = step(self.state, event, self._policy)
-            self._count = max(self._count, event.incident if isinstance(event, SuspectNamed) else 0)
+            if isinstance(event, SuspectNamed):
+                self._count = max(self._count, event.incident)
+            elif isinstance(event, VerdictGiven):
+                self._failures.append(signature(event.diagnosis, event.step))
         if self.open_incident() is not None:
             self._carry_out(deque(pending))
 
@@ -80,9 +86,14 @@ class IncidentDesk:
             self._count += 1
             self._handle(SuspectNamed(incident=self._count, attempt=attempt, onset_unix_s=onset_unix_s, diagnosis=diagnosis, quiet=quiet))
 
-    def judged(self, onset_unix_s: float, diagnosis: Diagnosis) -> None:
-        """The judge's patience is over."""
-        self._handle(VerdictGiven(onset_unix_s=onset_unix_s, diagnosis=diagnosis))
+    def judged(self, onset_unix_s: float, diagnosis: Diagnosis, step: int | None = None) -> None:
+        """The judge's patience is over, the attempt having come to `step`. The third failure of one kind in a row becomes a stop."""
+        if self.open_incident() is None:
+            return
+        now = signature(diagnosis, step)
+        stop = braked(diagnosis, tuple(self._failures), now)
+        self._failures.append(now)
+        self._handle(VerdictGiven(onset_unix_s=onset_unix_s, diagnosis=stop or diagnosis, step=step))
 
     def progress_returned(self) -> None:
         """Every rank stirs again."""

@@ -76,6 +76,7 @@ def _crashed(snapshot: Snapshot, first: End, failed: list[End]) -> Diagnosis:
         ),
         suggested=suggested,
         not_to_be_ended=ENDS_BY_ITSELF,
+        place=first.failure.place,
     )
 
 

@@ -4,6 +4,7 @@ from collections import Counter
 
 from rankpatrol.analysis.causes import REGISTRY
 from rankpatrol.analysis.crash import diagnose_crash
+from rankpatrol.analysis.frames import say_frame
 from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.scene import Cause, Scene, say_ranks
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
@@ -65,6 +66,7 @@ def _diagnosis(scene: Scene, leading: list[Cause], causes: list[Cause]) -> Diagn
         suggested=tuple(dict.fromkeys(advice for cause in leading for advice in cause.suggested)),
         phase=_phase(scene),
         not_to_be_ended=_not_to_be_ended(causes),
+        place=_place(scene, first.rank),
         process=first.process.id if first.process else None,
         file=first.file,
         file_offset_bytes=first.file_offset_bytes,
@@ -109,6 +111,11 @@ def _phase(scene: Scene) -> str | None:
         for rank in scene.awaited
     }
     return phases.pop() if len(phases) == 1 else None
+
+
+def _place(scene: Scene, rank: int) -> str | None:
+    frame = scene.waits[rank].frame
+    return say_frame(frame) if frame is not None else None
 
 
 def _certainty(scene: Scene, leading: list[Cause]) -> Certainty:

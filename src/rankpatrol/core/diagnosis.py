@@ -18,7 +18,8 @@ class Certainty(StrEnum):
 class Diagnosis(Record, frozen=True, kw_only=True):
     """Who the others wait for and why. `culprit_ranks` is None where nobody can be named; a benign wait fills `awaited_ranks`.
 
-    `phase` is what the awaited ranks are in, where their stacks tell; `not_to_be_ended` says why ending the job would not help.
+    `phase` is what the awaited ranks are in, where their stacks tell; `place` is the culprit's line of code; `not_to_be_ended` says why
+    ending the job would not help.
     """
 
     verdict: str
@@ -33,6 +34,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     suggested: tuple[str, ...] = ()
     phase: str | None = None
     not_to_be_ended: str | None = None
+    place: str | None = None
     process: ProcessId | None = None
     file: str | None = None
     file_offset_bytes: int | None = None

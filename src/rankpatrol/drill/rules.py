@@ -13,6 +13,7 @@ def complaints(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
     rules = {
         Expectation.RECOVERS: _recovers,
         Expectation.CRASHES: _crashes,
+        Expectation.LOOPS: _loops,
         Expectation.SILENT: _silent,
         Expectation.ENDS_WELL: _ends_well,
         Expectation.FAILS: _fails,
@@ -39,6 +40,21 @@ def _always(outcome: Outcome) -> Iterator[str]:
     for at, event in enumerate(outcome.events):
         if event.kind == "action":
             yield from _acted_blindly(outcome, event, outcome.events[:at])
+
+
+def _loops(outcome: Outcome, marks: Score, _bars: Bars) -> Iterator[str]:
+    yield from wrong_names(outcome)
+    yield from _not_caught(outcome, marks)
+    attempts = {event.attempt for event in outcome.events if event.kind == "attempt_started"}
+    if len(attempts) != _SAME_MOST:
+        yield f"{len(attempts)} attempts were made, not {_SAME_MOST}"
+    if not any(event.kind == "action" and event.what == "end_job" for event in outcome.events):
+        yield "the job was not ended"
+    if outcome.exit_code == 0:
+        yield "the job failed, yet the exit code is 0"
+
+
+_SAME_MOST = 3
 
 
 def _acted_blindly(outcome: Outcome, action: Event, before: tuple[Event, ...]) -> Iterator[str]:
@@ -83,6 +99,10 @@ def _culprit_named(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
         yield outcome.onset_unix_s.reason
     yield from _missed("the suspect was named", marks.suspect_s, bars.suspect_s)
     yield from wrong_names(outcome)
+    yield from _not_caught(outcome, marks)
+
+
+def _not_caught(outcome: Outcome, marks: Score) -> Iterator[str]:
     if not marks.caught:
         verdicts = [f"{event.verdict} / {event.cause}" for event in outcome.events if event.kind == "verdict"]
         yield f"no verdict {outcome.verdict} / {' or '.join(outcome.causes)}; verdicts: {', '.join(verdicts) or 'none'}"

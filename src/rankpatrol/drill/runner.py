@@ -27,7 +27,7 @@ class Settings(Record, frozen=True, kw_only=True):
     """How every run of a drill is done."""
 
     patience: str = "20s"
-    max_restarts: int = 2
+    max_restarts: int = 4
     deadline_s: float = 240.0
 
 

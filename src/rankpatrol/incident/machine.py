@@ -70,7 +70,10 @@ def may_act(state: IncidentState, policy: IncidentPolicy) -> bool:
     """Only what is proved or supported not to end by itself, where an end would help, and only where the policy says so."""
     found = state.diagnosis
     return (
-        policy.act and found.verdict in {"hang", "crash"} and found.certainty is not Certainty.SUSPECTED and found.not_to_be_ended is None
+        policy.act
+        and found.verdict in {"hang", "crash", "stop"}
+        and found.certainty is not Certainty.SUSPECTED
+        and found.not_to_be_ended is None
     )
 
 

@@ -27,10 +27,11 @@ class SuspectNamed(Record, frozen=True, tag="suspect_named", kw_only=True):
 
 
 class VerdictGiven(Record, frozen=True, tag="verdict_given", kw_only=True):
-    """The judge's patience is over."""
+    """The judge's patience is over. `step` is how far the attempt had come."""
 
     onset_unix_s: float
     diagnosis: Diagnosis
+    step: int | None = None
 
 
 class BundleSealed(Record, frozen=True, tag="bundle_sealed", kw_only=True):

@@ -1,13 +1,15 @@
 """torchrun on one machine: an attempt is ended through its shims, and torchrun itself starts the next one."""
 
 import json
+import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from rankpatrol.launch.rundir import RankPlace, ResumePoint, RunDir
+from rankpatrol.core.errors import ProcessChanged
+from rankpatrol.launch.rundir import RankPlace, ResumePoint, RunDir, launcher_of
 from rankpatrol.schedulers.port import EndReport
-from rankpatrol.system.process import identify
+from rankpatrol.system.process import identify, send_signal
 
 _ANSWER_S = 2.0
 # After SIGKILL a process goes at once unless it is in D state; then nobody can end it, and the report says so.
@@ -40,6 +42,17 @@ class LocalScheduler:
         self._run_dir.write_first(name, ResumePoint(checkpoint=checkpoint, step=step, by="agent"))
         standing = self._run_dir.read(name, ResumePoint)
         return checkpoint if standing is None else standing.checkpoint
+
+    def end_job(self) -> str:
+        """SIGTERM to the launcher, which `rankpatrol run` started: it ends its ranks in order and starts none."""
+        launcher = launcher_of(self._run_dir)
+        if launcher is None:
+            return "the launcher's process is not known"
+        try:
+            send_signal(launcher, signal.SIGTERM)
+        except (ProcessChanged, PermissionError) as problem:
+            return str(problem)
+        return ""
 
     def end_attempt(self, attempt: int, grace_s: float) -> EndReport:
         """Ask every shim of the attempt at once, then watch their ranks go."""

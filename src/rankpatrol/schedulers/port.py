@@ -25,6 +25,10 @@ class Scheduler(Protocol):
         """Fix what `attempt` will start from and return what stands: an earlier word for it wins. Raises OSError."""
         ...
 
+    def end_job(self) -> str:
+        """Have the whole job ended in order, without another attempt; returns at once. Empty where that is on its way, else why not."""
+        ...
+
     def end_attempt(self, attempt: int, grace_s: float) -> EndReport:
         """End all ranks of one attempt and no other, in order (SIGTERM, then SIGKILL after `grace_s`); the scheduler restarts the job."""
         ...

@@ -16,6 +16,7 @@ _PLACES = {
     "F6b-open": "f6b:LoaderBlockedInOpen",
     "F11": "f11:Stopped",
     "F13": "f13:Spins",
+    "F25": "f25:FailsEachTime",
     "N1": "n1:SlowFirstStep",
     "N3": "n3:SlowCheckpoint",
     "N4a": "n4:PreparesFiles",
