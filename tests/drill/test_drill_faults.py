@@ -225,7 +225,7 @@ def test_a_killed_rank_is_killed_once(scene: Scene, start_rank: Callable[[int], 
     os.close(pidfd)
     again, _ = start_rank(2)
     fault.strike(scene, Moment(step=3, keeper_pid=os.getpid()))
-    assert state(again) == "S", "the next attempt's rank must be left alone"
+    assert state(again) in {"R", "S"}, "the next attempt's rank must be left alone"
 
 
 def test_stopped_loaders_are_noted_with_the_step_that_is_missed_and_stay_stopped(

@@ -98,6 +98,59 @@ class LogSample(Record, frozen=True, tag="log"):
     step: int | None
 
 
+class ProcessGroup(Record, frozen=True, kw_only=True):
+    """One process group that a rank is a member of, as its probe saw it made. `ranks` are global."""
+
+    name: str
+    backend: str
+    ranks: tuple[int, ...]
+    timeout_s: float | None
+
+
+class Marks(Record, frozen=True, tag="marks", kw_only=True):
+    """What a rank's probe marked: optimizer steps, the phase it is in, its groups. Times are the node's CLOCK_BOOTTIME, in seconds."""
+
+    steps: int
+    last_step_at_mono_s: float | None
+    phase: str
+    phase_since_mono_s: float
+    groups: tuple[ProcessGroup, ...]
+
+
+class Collective(Record, frozen=True, kw_only=True):
+    """One entry of a flight recorder. `sequence` counts within the group; `retired`: it is over (gloo leaves `state` at scheduled)."""
+
+    group: str
+    sequence: int
+    operation: str
+    is_p2p: bool
+    state: str
+    retired: bool
+    input_sizes: tuple[tuple[int, ...], ...] = ()
+    input_dtypes: tuple[str, ...] = ()
+    output_sizes: tuple[tuple[int, ...], ...] = ()
+    output_dtypes: tuple[str, ...] = ()
+    timeout_s: float | None = None
+    frames: tuple[Frame, ...] = ()
+
+
+class GroupStatus(Record, frozen=True, kw_only=True):
+    """How far one rank is in one group: sequences of the last collective enqueued, started and completed; -1 for none."""
+
+    enqueued: int
+    started: int
+    completed: int
+
+
+class FlightRecording(Record, frozen=True, tag="flight_recording", kw_only=True):
+    """One rank's flight recorder, oldest entry first. `members` holds the global ranks of each group where the dump tells them."""
+
+    version: str
+    members: dict[str, tuple[int, ...]]
+    status: dict[str, GroupStatus]
+    entries: tuple[Collective, ...]
+
+
 class RankSample(Record, frozen=True, kw_only=True):
     """One rank at one moment: its process, every descendant, their stacks (by pid) and its log.
 
@@ -116,6 +169,8 @@ class RankSample(Record, frozen=True, kw_only=True):
     stack: Stack | Missing = Missing("no stack was taken in this round")
     child_stacks: dict[int, Stack | Missing] = msgspec.field(default_factory=dict)
     log: LogSample | Missing = Missing("no log was read in this round")
+    marks: Marks | Missing = Missing("no probe in this rank")
+    recording: FlightRecording | Missing = Missing("no probe in this rank")
 
 
 class KernelKills(Record, frozen=True, tag="kills"):
