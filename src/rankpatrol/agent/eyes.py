@@ -90,7 +90,7 @@ class Eyes:
             traced=seen.tracer_pid != 0,
             stopped=seen.state == "T",
             main_thread_ticks=seen.main_thread_ticks,
-            switches=seen.voluntary_switches + seen.involuntary_switches,
+            switches=seen.voluntary_switches,
             step=self._steps.get(record.rank),
         )
 

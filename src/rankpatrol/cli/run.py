@@ -10,7 +10,7 @@ import click
 
 from rankpatrol.agent.voice import release_terminal
 from rankpatrol.core.durations import parse_duration_s
-from rankpatrol.core.errors import UsageProblem
+from rankpatrol.core.errors import BadInput, NoPermission, UsageProblem
 from rankpatrol.launch.parent import check_command, launch_environment, make_job_dir, run_job
 from rankpatrol.launch.rundir import JobSpec, RunDir
 
@@ -53,6 +53,8 @@ def run(
         raise UsageProblem(
             "the command asks for {checkpoint}, but no checkpoints are known", help="Add --checkpoints DIR before the command."
         )
+    if checkpoints is not None:
+        _check_checkpoints(checkpoints)
     name = _job_name(words)
     folder = make_job_dir(job_dir or Path("rankpatrol-runs") / f"{name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}")
     spec = JobSpec(
@@ -72,6 +74,16 @@ def run(
     finally:
         run_dir.remove()
         _give_terminal_back()
+
+
+def _check_checkpoints(directory: Path) -> None:
+    """A directory that is not there yet will be made by the training; one that cannot be read now is said before it matters."""
+    if directory.exists() and not directory.is_dir():
+        raise BadInput(f"{directory} is a file", help="--checkpoints names the directory in which the training saves.")
+    if directory.exists() and not os.access(directory, os.R_OK | os.X_OK):
+        raise NoPermission(
+            f"{directory} cannot be read", help="Nothing was started. Give yourself the right to read it, or leave --checkpoints out."
+        )
 
 
 def _without_placeholder(command: tuple[str, ...]) -> tuple[str, ...]:

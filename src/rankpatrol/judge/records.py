@@ -31,7 +31,8 @@ class Policy(Record, frozen=True, kw_only=True):
 class RankActivity(Record, frozen=True, kw_only=True):
     """The light facts of one rank, once a second. `joined`: it is a member of a process group, so no longer starting.
 
-    `failed`: it ended in any way but with exit code 0.
+    `failed`: it ended in any way but with exit code 0. `switches` are the voluntary ones: on a busy node even a short wake is preempted
+    several times.
     """
 
     rank: int
