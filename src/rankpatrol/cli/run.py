@@ -29,7 +29,9 @@ def _seconds(_: click.Context, param: click.Parameter, value: str) -> float:
 )
 @click.option("--patience", callback=_seconds, default="180s", show_default=True, help="How long nothing may work before it is a hang.")
 @click.option(
-    "--checkpoints", type=click.Path(path_type=Path), help="Where the training saves; a new attempt resumes from the newest good one."
+    "--checkpoints",
+    type=click.Path(path_type=Path, readable=False),
+    help="Where the training saves; a new attempt resumes from the newest good one.",
 )
 @click.option("--max-restarts", type=click.IntRange(min=0), help="Attempts beyond the first; torchrun's own flag wins.  [default: 3]")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
