@@ -1,4 +1,4 @@
-"""Entry: `python -m rankpatrol.agent JOBDIR`. Ends with the job; started again, it goes on."""
+"""Entry: `python -m rankpatrol.agent RUNDIR`. Ends with the job; started again, it goes on."""
 
 import contextlib
 import os
@@ -7,10 +7,8 @@ import sys
 import threading
 from pathlib import Path
 
-import msgspec
-
 from rankpatrol.agent.agent import Agent
-from rankpatrol.agent.voice import stderr_voice
+from rankpatrol.agent.voice import Voice, stderr_voice
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.journal import read_events
 from rankpatrol.launch.rundir import JobSpec, RunDir
@@ -22,10 +20,12 @@ _ROUND_S = 1.0
 _GLANCE_S = 0.25
 
 
-def main(job_dir: Path) -> int:
+def main(path: Path) -> int:
     """Patrol one job to its end. Any error of a cycle is told, and no action is taken in that cycle."""
-    content = msgspec.json.decode((job_dir / "job.json").read_bytes())
-    spec, run_dir = msgspec.convert(content, JobSpec), RunDir(Path(content["run_dir"]))
+    run_dir = RunDir(path)
+    spec = run_dir.read("job.json", JobSpec)
+    if spec is None:
+        return 1  # the job is over and its run directory gone
     voice = stderr_voice()
     agent = Agent(spec, run_dir, SystemClock(), voice)
     stop = threading.Event()
@@ -36,14 +36,14 @@ def main(job_dir: Path) -> int:
     told = {kind: {event["attempt"] for event in events if event["kind"] == kind} for kind in ("attempt_started", "attempt_ended")}
     agent.adopt(told["attempt_started"], told["attempt_ended"])
     parent = os.getppid()
-    _patrol(agent, stop)
+    _patrol(agent, voice, stop)
     voice.rest()
     if os.getppid() != parent:
         run_dir.remove()  # our parent was killed and cannot do it any more
     return 0
 
 
-def _patrol(agent: Agent, stop: threading.Event) -> None:
+def _patrol(agent: Agent, voice: Voice, stop: threading.Event) -> None:
     waited_s = _ROUND_S
     while not stop.is_set():
         try:
@@ -52,10 +52,10 @@ def _patrol(agent: Agent, stop: threading.Event) -> None:
                 return
             if waited_s >= _ROUND_S:
                 waited_s = 0.0
-                agent.voice.show(agent.cycle(), "alert" if agent.desk.open_incident() else "dim")
+                voice.show(agent.cycle(), "alert" if agent.desk.open_incident() else "dim")
         except (PatrolError, OSError) as problem:
             with contextlib.suppress(OSError):
-                agent.voice.say(f"a round failed, no action was taken: {problem}", "alert")
+                voice.say(f"a round failed, no action was taken: {problem}", "alert")
         stop.wait(_GLANCE_S)
         waited_s += _GLANCE_S
 

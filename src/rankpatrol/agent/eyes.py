@@ -11,7 +11,7 @@ from rankpatrol.agent.roster import Attempt
 from rankpatrol.collect.processes import process_tree, sample_process
 from rankpatrol.collect.ranks import RankRecord, observe, with_stacks
 from rankpatrol.core.records import Missing
-from rankpatrol.core.snapshot import LogSample, RankSample, Snapshot
+from rankpatrol.core.snapshot import LogSample, Snapshot
 from rankpatrol.judge.records import RankActivity
 from rankpatrol.system.clock import Clock
 
@@ -24,34 +24,41 @@ _FRESH_LOOK_S = 2.0
 
 
 class Eyes:
-    """What was seen of one attempt."""
+    """What is seen of the current attempt."""
 
     def __init__(self, job: str, job_dir: Path, clock: Clock) -> None:
         self._job, self._job_dir, self._clock = job, job_dir, clock
         self._logs = LogWatch(clock)
         self._steps: dict[int, int] = {}
-        self.looks: deque[Snapshot] = deque(maxlen=_LOOKS_KEPT)
         self._full_at_s: float | None = None
+        self.attempt: Attempt | None = None
+        self.looks: deque[Snapshot] = deque(maxlen=_LOOKS_KEPT)
 
-    def light(self, attempt: Attempt) -> tuple[RankActivity, ...]:
+    def begin(self, attempt: Attempt) -> None:
+        """A new attempt: what was seen of the last one explains nothing of it."""
+        self.attempt = attempt
+        self._steps.clear()
+        self.calm()
+
+    def light(self) -> tuple[RankActivity, ...]:
         """One light round: a few files of /proc and the end of a log for each rank."""
-        records = attempt.records(self._job_dir)
-        self._logs.follow(records)
-        return tuple(self._activity(record) for record in records)
+        return tuple(self._activity(record) for record in self._records())
 
-    def look(self, attempt: Attempt, *, full: bool = False) -> Snapshot:
+    def look(self, *, full: bool = False) -> Snapshot:
         """One close round: every rank and descendant with its stack; `full` lists open files as well."""
-        tree = process_tree()
-        records = attempt.records(self._job_dir)
-        self._logs.follow(records)
+        records = self._records()
         self._logs.refresh(_LOG_S)
-        samples = [with_stacks(self._with_log(record, observe(record, tree, full=full)), _STACKS_S) for record in records]
+        tree = process_tree()
+        samples = [
+            msgspec.structs.replace(with_stacks(observe(record, tree, full=full), _STACKS_S), log=self._logs.latest(record))
+            for record in records
+        ]
         snapshot = Snapshot(
             job=self._job,
-            attempt=attempt.number,
+            attempt=self.attempt.number if self.attempt else 0,
             at_mono_s=self._clock.mono_s(),
             at_unix_s=self._clock.unix_s(),
-            world_size=attempt.world_size(),
+            world_size=self.attempt.world_size() if self.attempt else 0,
             ranks=tuple(samples),
         )
         self.looks.append(snapshot)
@@ -59,10 +66,10 @@ class Eyes:
             self._full_at_s = snapshot.at_mono_s
         return snapshot
 
-    def look_whole(self, attempt: Attempt) -> Snapshot:
+    def look_whole(self) -> Snapshot:
         """The last full look where it is fresh, else a new one."""
         fresh = self._full_at_s is not None and self._clock.mono_s() - self._full_at_s < _FRESH_LOOK_S
-        return self.looks[-1] if fresh and self.looks else self.look(attempt, full=True)
+        return self.looks[-1] if fresh and self.looks else self.look(full=True)
 
     def keep_last(self, snapshot: Snapshot) -> None:
         """Put a completed snapshot in the place of the last look."""
@@ -75,14 +82,20 @@ class Eyes:
     def calm(self) -> None:
         """Nothing is odd any more: earlier looks explain nothing of what comes."""
         self.looks.clear()
+        self._full_at_s = None
+
+    def _records(self) -> tuple[RankRecord, ...]:
+        records = self.attempt.records(self._job_dir) if self.attempt else ()
+        self._logs.follow(records)
+        return records
 
     def _activity(self, record: RankRecord) -> RankActivity:
+        log = self._logs.latest(record)
+        if isinstance(log, LogSample) and log.step is not None:
+            self._steps[record.rank] = log.step
         seen = Missing("ended") if record.exit_status is not None else sample_process(record.process.pid, with_files=False)
         if isinstance(seen, Missing) or seen.id != record.process:
             return _ended(record, self._steps.get(record.rank))
-        log = self._logs.latest(record.rank)
-        if isinstance(log, LogSample) and log.step is not None:
-            self._steps[record.rank] = log.step
         return RankActivity(
             rank=record.rank,
             ended=False,
@@ -93,9 +106,6 @@ class Eyes:
             switches=seen.voluntary_switches,
             step=self._steps.get(record.rank),
         )
-
-    def _with_log(self, record: RankRecord, sample: RankSample) -> RankSample:
-        return msgspec.structs.replace(sample, log=self._logs.latest(record.rank))
 
 
 def _ended(record: RankRecord, step: int | None) -> RankActivity:

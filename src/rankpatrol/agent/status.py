@@ -1,47 +1,60 @@
 """state.json: the job as it is now, for `rankpatrol status` and for whoever reads it."""
 
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import msgspec
 
+from rankpatrol.agent.eyes import Eyes
 from rankpatrol.analysis.waits import classify
-from rankpatrol.system.files import write_atomic
+from rankpatrol.checkpoints.report import Selection
+from rankpatrol.core.records import Missing
+from rankpatrol.incident.records import IncidentState
+from rankpatrol.judge.records import JudgeState
+from rankpatrol.launch.rundir import JobSpec
+from rankpatrol.system.clock import Clock
 
-if TYPE_CHECKING:
-    from rankpatrol.agent.agent import Agent
+
+class JobView(NamedTuple):
+    """All that the state is made of."""
+
+    spec: JobSpec
+    eyes: Eyes
+    judge: JudgeState
+    incident: IncidentState | None
+    checkpoints: Selection | Missing
+    ended: str | None = None
 
 
-def write_state(agent: "Agent", job_ended: str | None = None) -> None:
-    """Have state.json replaced. A full or hanging disk costs the file, never the round."""
-    attempt, incident = agent.attempt, agent.desk.state
+def state_of(view: JobView, clock: Clock) -> bytes:
+    """The content of state.json."""
+    attempt = view.eyes.attempt
     state = {
-        "at_unix_s": round(agent.clock.unix_s(), 3),
-        "job": agent.spec.job,
-        "command": agent.spec.command,
-        "policy": agent.spec.policy,
-        "patience_s": agent.spec.patience_s,
-        "ended": job_ended,
+        "at_unix_s": round(clock.unix_s(), 3),
+        "job": view.spec.job,
+        "command": view.spec.command,
+        "policy": view.spec.policy,
+        "patience_s": view.spec.patience_s,
+        "ended": view.ended,
         "attempt": attempt.number if attempt else None,
         "world_size": attempt.world_size() if attempt else None,
-        "step": agent.eyes.best_step(),
-        "ranks": _ranks(agent),
-        "incident": incident,
-        "checkpoints": agent.checkpoints.latest(),
+        "step": view.eyes.best_step(),
+        "ranks": _ranks(view, clock),
+        "incident": view.incident,
+        "checkpoints": view.checkpoints,
     }
-    content = msgspec.json.format(msgspec.json.encode(state))
-    agent.courier.send(lambda: write_atomic(agent.job_dir / "state.json", content), instead_of="state.json")
+    return msgspec.json.format(msgspec.json.encode(state))
 
 
-def _ranks(agent: "Agent") -> list[dict[str, object]]:
+def _ranks(view: JobView, clock: Clock) -> list[dict[str, object]]:
     """Rank by rank; what a rank waits in is known only of the last close look, and only while something is odd."""
-    attempt = agent.attempt
+    attempt = view.eyes.attempt
     if attempt is None:
         return []
-    looked = {sample.rank: classify(sample).what for sample in agent.eyes.looks[-1].ranks} if agent.eyes.looks else {}
-    now_s = agent.clock.mono_s()
+    looked = {sample.rank: classify(sample).what for sample in view.eyes.looks[-1].ranks} if view.eyes.looks else {}
+    now_s = clock.mono_s()
     rows: list[dict[str, object]] = []
     for place in attempt.places:
-        seen = agent.judge.seen.get(place.rank)
+        seen = view.judge.seen.get(place.rank)
         ended = attempt.exits.get(place.rank)
         still_s = None if seen is None or ended else round(max(0.0, now_s - seen.stirred_at_s), 1)
         rows.append(

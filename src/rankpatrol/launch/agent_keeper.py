@@ -25,9 +25,9 @@ class KeepingRules(Record, frozen=True, kw_only=True):
 _RULES = KeepingRules()
 
 
-def agent_command(job_dir: Path) -> tuple[str, ...]:
+def agent_command(run_dir: Path) -> tuple[str, ...]:
     """-P: the training's folder may hold a json.py of its own (python -m looks there first)."""
-    return (sys.executable, "-P", "-m", "rankpatrol.agent", str(job_dir))
+    return (sys.executable, "-P", "-m", "rankpatrol.agent", str(run_dir))
 
 
 class AgentKeeper:

@@ -138,7 +138,7 @@ def run_job(command: Sequence[str], spec: JobSpec, extra: Mapping[str, str], run
     if launcher is None:
         early: int = min(signal.sigpending() & set(heard))
         return 128 + early
-    witness, agent = GroupWitness(heard), AgentKeeper(agent_command(job_dir), unblock)
+    witness, agent = GroupWitness(heard), AgentKeeper(agent_command(run_dir.path), unblock)
     identity = identify(launcher.pid)
     if identity is not None:
         with contextlib.suppress(OSError):  # the run directory is gone or full: CMD runs all the same

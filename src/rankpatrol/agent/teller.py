@@ -1,0 +1,92 @@
+"""What is told of a job, in CONTRACT's events and to the user: how attempts begin and end, how far they are, what is done."""
+
+from pathlib import Path
+
+from rankpatrol.act.execute import StepReport
+from rankpatrol.agent.roster import Attempt
+from rankpatrol.agent.voice import Voice
+from rankpatrol.core.durations import say_duration
+from rankpatrol.incident.records import IncidentState
+from rankpatrol.journal import Journal
+from rankpatrol.launch.rundir import JobSpec, ResumePoint, RunDir
+from rankpatrol.system.background import Courier
+from rankpatrol.system.clock import Clock
+
+
+class Teller:
+    """One job's teller. It says each thing once, also over agents: what an earlier one told is adopted."""
+
+    def __init__(self, spec: JobSpec, run_dir: RunDir, clock: Clock, voice: Voice) -> None:
+        self._spec, self._run_dir, self._clock, self.voice = spec, run_dir, clock, voice
+        self.courier = Courier("job-directory")
+        self.journal = Journal(run_dir.spool, Path(spec.job_dir), self.courier, clock)
+        self.begun: set[int] = set()
+        self.ended: set[int] = set()
+        self._phase: str | None = None
+        self._step: int | None = None
+
+    def attempt_begins(self, attempt: Attempt) -> None:
+        """An attempt whose ranks are known."""
+        if not self.begun:
+            self.journal.tell("job_started", attempt.number, command=self._spec.command, ranks=attempt.world_size())
+        self.begun.add(attempt.number)
+        self._phase = self._step = None
+        first = attempt.places[0]
+        ranks = {str(place.rank): {"node": place.node, "pid": place.pid, "shim_pid": place.shim_pid} for place in attempt.places}
+        counts = {"scheduler_restarts": first.scheduler_restarts, "torchrun_restarts": first.torchrun_restarts}
+        self.journal.tell("attempt_started", attempt.number, ranks=ranks, **counts)
+        resume = self._run_dir.read(f"resume/{attempt.number}.json", ResumePoint)
+        resumed = ""
+        if resume is not None and resume.checkpoint:
+            self.journal.tell("resumed", attempt.number, checkpoint=resume.checkpoint, step=resume.step)
+            resumed = f", resuming from {Path(resume.checkpoint).name}"
+        self.voice.say(f"watching {attempt.world_size()} ranks, attempt {attempt.number}{resumed}")
+
+    def attempt_ends(self, attempt: Attempt, *, ordered: bool) -> None:
+        """An attempt of which no rank is left."""
+        statuses = attempt.exit_statuses()
+        if any(seen.by_request for seen in attempt.exits.values()):
+            reason = "ended_by_rankpatrol"
+        elif ordered:
+            reason = "ordered"
+        else:
+            reason = "finished" if all(status == 0 for status in statuses.values()) else "failed"
+        codes = {str(rank): status for rank, status in statuses.items()}
+        self.journal.tell("attempt_ended", attempt.number, reason=reason, exit_codes=codes)
+
+    def phase(self, attempt: Attempt, *, joined: bool) -> None:
+        """A job that has trained does not start again when its groups are taken down."""
+        phase = "training" if joined or self._phase == "training" else "starting"
+        if phase != self._phase:
+            self._phase = phase
+            self.journal.tell("phase", attempt.number, rank=None, phase=phase)
+
+    def progress(self, attempt: Attempt, step: int | None) -> None:
+        """How far the attempt is, where that is new."""
+        if step is not None and step != self._step:
+            self._step = step
+            self.journal.tell("progress", attempt.number, step=step)
+
+    def step(self, state: IncidentState, report: StepReport) -> None:
+        """One step of an action, before it is done and after."""
+        why = {"why": report.why} if report.done is False else {}
+        fields = {"what": report.what, "target": report.target, "bundle": report.bundle, "done": report.done, **why}
+        self.journal.tell("action", state.attempt, incident=state.incident, **fields)
+
+    def job_ends(self, attempt: int, exit_code: int | None, reason: str) -> None:
+        """The last event."""
+        if not self.begun:
+            self.journal.tell("job_started", attempt, command=self._spec.command, ranks=None)
+        self.journal.tell("job_ended", attempt, exit_code=exit_code, reason=reason)
+
+    def farewell(self, exit_code: int | None, reason: str) -> None:
+        """The last line to the user."""
+        took = say_duration(max(0.0, self._clock.unix_s() - self._spec.started_unix_s))
+        self.voice.rest()
+        self.voice.say(f"the job has ended after {took}: {reason}, exit code {exit_code}", "good" if exit_code == 0 else "plain")
+
+    def one_line(self, attempt: Attempt, step: int | None, incident: IncidentState | None) -> str:
+        """What is going on, for the live line."""
+        step_words = f" · step {step}" if step is not None else ""
+        trouble = f" · incident {incident.incident} {incident.stage}" if incident is not None else ""
+        return f"{attempt.world_size()} ranks · attempt {attempt.number}{step_words} · {self._phase or 'starting'}{trouble}"
