@@ -171,6 +171,17 @@ def test_a_rank_that_works_is_worth_an_alert_only_when_it_takes_long():
     assert 40.0 <= first(court.run(60), Suspected) <= 46.0
 
 
+def test_a_silence_that_nobody_can_explain_is_told_after_patience_and_never_judged():
+    court = Court()
+    court.answer = Diagnosis(verdict="undetermined", cause="unknown", sentence="no stack could be read")
+    court.run(10)
+    court.moving = set()
+    said = court.run(300)
+    assert 30.0 <= first(said, Suspected) <= 36.0
+    assert next(finding.onset_s for _, finding in said if isinstance(finding, Suspected)) == 10.0
+    assert first(said, Judged) is None
+
+
 def test_a_quiet_checkpoint_gets_twice_the_patience():
     court = Court()
     court.answer = msgspec.structs.replace(STUCK, phase="checkpoint")

@@ -145,7 +145,7 @@ def _weigh(state: JudgeState, event: Looked, policy: Policy) -> tuple[JudgeState
     phase = diagnosis.phase or phase_of(state)
     agreeing = (*state.agreeing, diagnosis) if _agree(state.agreeing, diagnosis) else (diagnosis,)
     state = msgspec.structs.replace(state, agreeing=agreeing[-policy.agreeing_looks :], stall_phase=phase)
-    if len(state.agreeing) < policy.agreeing_looks or diagnosis.verdict == "undetermined":
+    if len(state.agreeing) < policy.agreeing_looks:
         return state, ()
     onset_s = _onset(state, diagnosis)
     findings: list[Finding] = []
@@ -159,8 +159,9 @@ def _weigh(state: JudgeState, event: Looked, policy: Policy) -> tuple[JudgeState
 
 
 def _alert_after_s(state: JudgeState, diagnosis: Diagnosis, phase: str, policy: Policy) -> float:
-    """How long a silence must last before people hear of it."""
-    return max(_allowed_s(state, phase, policy), policy.benign_alert_s if diagnosis.verdict == "benign_wait" else 0.0)
+    """How long a silence must last before people hear of it; where nobody can be named, as long as patience lasts."""
+    floor_s = {"benign_wait": policy.benign_alert_s, "undetermined": policy.patience_s}.get(diagnosis.verdict, 0.0)
+    return max(_allowed_s(state, phase, policy), floor_s)
 
 
 def _named(diagnosis: Diagnosis) -> tuple[int, ...] | None:
@@ -174,6 +175,8 @@ def _agree(earlier: tuple[Diagnosis, ...], diagnosis: Diagnosis) -> bool:
 def _onset(state: JudgeState, diagnosis: Diagnosis) -> float:
     """The latest sign of progress of those who are named; one that still stirs has no such end, so its victims' stands for it."""
     named = [state.seen[rank] for rank in _named(diagnosis) or () if rank in state.seen]
+    if not named and state.silent_since_s is not None:
+        return state.silent_since_s
     victims = [state.seen[rank] for rank in diagnosis.victim_ranks if rank in state.seen]
     latest = max((seen.stirred_at_s for seen in named), default=0.0)
     first_victim = min((seen.stirred_at_s for seen in victims), default=latest)
