@@ -46,7 +46,7 @@ ROWS = (
 
 # Frames between a wait and its meaning that carry none themselves.
 _PLUMBING = ("torch/distributed/c10d_logger.py", "torch/utils/_contextlib.py")
-_LIBRARY = ("/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ", "<string>")
+_LIBRARY = ("/rankpatrol/launch/probe/", "/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ", "<string>")
 
 
 def plain_name(frame: Frame) -> str:

@@ -1,0 +1,174 @@
+"""A flight recorder's dump, JSON or pickle, of any schema from 1.x to 2.x, as a FlightRecording.
+
+Fields as torch writes them: FlightRecorder.hpp and FlightRecorderDetail.hpp in torch/csrc/distributed/c10d.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from rankpatrol.core.errors import BadInput
+from rankpatrol.core.snapshot import Collective, FlightRecording, Frame, GroupStatus
+from rankpatrol.formats.safe_pickle import MOST_BYTES, NotPlain, plain_value
+
+DEFAULT_GROUP = "default_pg"
+_KNOWN_VERSION = re.compile(r"[12](\.\d+)*")
+_RANKS = re.compile(r"\[\s*(\d{1,7}(\s*,\s*\d{1,7})*)\s*\]")
+
+
+class _Frame(msgspec.Struct, gc=False):
+    name: str = "?"
+    filename: str = "?"
+    line: int = 0
+
+
+class _Entry(msgspec.Struct, gc=False):
+    profiling_name: str
+    frames: list[_Frame] = []
+    pg_id: int | str = 0
+    process_group: tuple[str, ...] = ()
+    collective_seq_id: int | None = None
+    seq_id: int | None = None  # of schema 1.x
+    p2p_seq_id: int = 0
+    state: str = ""
+    retired: bool | None = None
+    is_p2p: bool = False
+    timeout_ms: float | None = None
+    input_sizes: tuple[tuple[int, ...], ...] = ()
+    input_dtypes: tuple[str, ...] = ()
+    output_sizes: tuple[tuple[int, ...], ...] = ()
+    output_dtypes: tuple[str, ...] = ()
+
+
+class _Status(msgspec.Struct, gc=False):
+    last_enqueued_collective: int = -1
+    last_started_collective: int = -1
+    last_completed_collective: int = -1
+
+
+class _Group(msgspec.Struct, gc=False):
+    name: str = ""
+    desc: str = ""
+    ranks: str | list[int] = ""
+
+
+class _Dump(msgspec.Struct, gc=False):
+    version: str
+    entries: list[_Entry] = []
+    pg_config: dict[str, _Group] = {}
+    pg_status: dict[str | int, _Status] = {}
+
+
+def parse_json(data: bytes) -> FlightRecording:
+    """The recording in what `fr_trace_json` answers. Raises BadInput for anything else."""
+    if len(data) > MOST_BYTES:
+        raise _refused(f"it has more than {MOST_BYTES} bytes")
+    try:
+        dump = msgspec.json.decode(data, type=_Dump, strict=False)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+        raise _refused(str(problem)) from problem
+    return _recording(dump)
+
+
+def parse_pickle(data: bytes) -> FlightRecording:
+    """The recording in a dump file. Nothing in it is ever executed. Raises BadInput for anything else."""
+    try:
+        dump = msgspec.convert(plain_value(data), type=_Dump, strict=False)
+    except (NotPlain, msgspec.ValidationError) as problem:
+        raise _refused(str(problem)) from problem
+    return _recording(dump)
+
+
+def group_key(name: str, desc: str) -> str:
+    """One word for a group: torch's default group by its description, a described one by both (`3:tp`), else by its name."""
+    if desc == DEFAULT_GROUP:
+        return DEFAULT_GROUP
+    return name if desc in {"", "undefined"} else f"{name}:{desc}"
+
+
+def _recording(dump: _Dump) -> FlightRecording:
+    if not _KNOWN_VERSION.fullmatch(dump.version):
+        raise _refused(f"its version {ascii(dump.version)[:40]} is not known")
+    keys = {str(entry.pg_id): _key(entry) for entry in dump.entries}
+    return FlightRecording(
+        version=dump.version,
+        members=_members(dump.pg_config.values()),
+        # Of a group whose entries have all left the ring, the dump tells the number alone: kept, so that it is known to exist.
+        status={keys.get(str(number), f"pg_id {number}"): _status(status) for number, status in dump.pg_status.items()},
+        entries=tuple(_collectives(dump.entries)),
+    )
+
+
+def _members(groups: Iterable[_Group]) -> dict[str, tuple[int, ...]]:
+    """The groups that have a name: gloo registers its ranks before it has one, and the last group overwrites all others."""
+    members = {group_key(group.name, group.desc): _ranks(group.ranks) for group in groups if group.name}
+    return {key: ranks for key, ranks in members.items() if ranks}
+
+
+def _ranks(told: str | list[int]) -> tuple[int, ...]:
+    if isinstance(told, list):
+        return tuple(told)
+    listed = _RANKS.fullmatch(told.strip())
+    return tuple(int(rank) for rank in listed[1].split(",")) if listed else ()
+
+
+def _status(status: _Status) -> GroupStatus:
+    return GroupStatus(
+        enqueued=status.last_enqueued_collective, started=status.last_started_collective, completed=status.last_completed_collective
+    )
+
+
+def _collectives(entries: list[_Entry]) -> Iterable[Collective]:
+    """The entries with equal parts shared: a thousand ranks' rings repeat a handful of shapes, names and stacks."""
+    shared: dict[Any, Any] = {}
+    frames: dict[tuple[str, str, int], Frame] = {}
+    once = shared.setdefault
+    for entry in entries:
+        stack = tuple([_frame(frame, frames) for frame in entry.frames])
+        operation = entry.profiling_name.partition(":")[2] or entry.profiling_name
+        group = _key(entry)
+        yield Collective(
+            group=once(group, group),
+            sequence=_sequence(entry),
+            operation=once(operation, operation),
+            is_p2p=entry.is_p2p,
+            state=once(entry.state, entry.state),
+            retired=entry.state == "completed" if entry.retired is None else entry.retired,
+            input_sizes=once(entry.input_sizes, entry.input_sizes),
+            input_dtypes=once(entry.input_dtypes, entry.input_dtypes),
+            output_sizes=once(entry.output_sizes, entry.output_sizes),
+            output_dtypes=once(entry.output_dtypes, entry.output_dtypes),
+            timeout_s=None if entry.timeout_ms is None else entry.timeout_ms / 1000,
+            frames=once(stack, stack),
+        )
+
+
+def _frame(frame: _Frame, known: dict[tuple[str, str, int], Frame]) -> Frame:
+    key = (frame.name, frame.filename, frame.line)
+    seen = known.get(key)
+    if seen is None:
+        seen = known[key] = Frame(*key)
+    return seen
+
+
+def _key(entry: _Entry) -> str:
+    name, desc = (*entry.process_group, "", "")[:2]
+    return group_key(name, desc) if name or desc else f"pg_id {entry.pg_id}"
+
+
+def _sequence(entry: _Entry) -> int:
+    if entry.is_p2p:
+        return entry.p2p_seq_id
+    numbers = (entry.collective_seq_id, entry.seq_id)
+    number = next((number for number in numbers if number is not None), None)
+    if number is None:
+        raise _refused("an entry in it has no sequence number")
+    return number
+
+
+def _refused(why: str) -> BadInput:
+    return BadInput(
+        f"this is no flight recorder dump: {why}", help="A dump is what torch writes at a time-out, or answers to fr_trace_json."
+    )
