@@ -34,9 +34,16 @@ def _seconds(_: click.Context, param: click.Parameter, value: str) -> float:
     help="Where the training saves; a new attempt resumes from the newest good one.",
 )
 @click.option("--max-restarts", type=click.IntRange(min=0), help="Attempts beyond the first; torchrun's own flag wins.  [default: 3]")
+@click.option("--no-probe", is_flag=True, help="Leave the training's Python alone: no marks of steps and phases, no flight recorder.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
-    job_dir: Path | None, policy: str, patience: float, checkpoints: Path | None, max_restarts: int | None, command: tuple[str, ...]
+    job_dir: Path | None,
+    policy: str,
+    patience: float,
+    checkpoints: Path | None,
+    max_restarts: int | None,
+    no_probe: bool,
+    command: tuple[str, ...],
 ) -> int:
     """Start CMD (torchrun …, or any other command) under patrol, and end with its exit code.
 
@@ -67,6 +74,7 @@ def run(
         patience_s=patience,
         checkpoints=str(checkpoints.absolute()) if checkpoints else None,
         started_unix_s=time.time(),
+        probe=not no_probe,
     )
     run_dir = RunDir.create()
     click.echo(f"rankpatrol: job directory {folder}", err=True)

@@ -8,6 +8,7 @@ undelivered.json             some of them could not be carried: the run director
 openings/<attempt>.json      which start of the ranks this attempt is, by the first shim of it
 claims|ranks|exits/<attempt>.<rank>.json    written once each by that rank's shim
 shims/<attempt>.<rank>.sock  where that shim takes the one request there is
+probes/<attempt>.<rank>.sock where torch's worker server answers in that rank, once its probe has started one
 released.<attempt>.json      the agent has taken the evidence of a failed rank: its shim may pass the exit on
 resume/<attempt>.json        where an attempt resumes from: the first writer's word stands for all its ranks
 newest_good.json             the newest verified checkpoint, kept by the agent
@@ -25,9 +26,9 @@ from rankpatrol.core.errors import BadInput
 from rankpatrol.core.records import ProcessId, Record
 from rankpatrol.system.files import write_atomic, write_once
 
-ROOMS = ("spool", "openings", "claims", "ranks", "exits", "shims", "resume")
+ROOMS = ("spool", "openings", "claims", "ranks", "exits", "shims", "probes", "resume")
 _SOCKET_PATH_MOST = 107  # unix(7)
-_LONGEST_INSIDE = len("/rankpatrol-xxxxxxxx/shims/9999.999999.sock")
+_LONGEST_INSIDE = len("/rankpatrol-xxxxxxxx/probes/9999.999999.sock")
 _NO_ROOM = "Nothing was started. Make room there, or name another local folder: TMPDIR=/local/disk rankpatrol run …"
 T = TypeVar("T")
 
@@ -42,10 +43,14 @@ class JobSpec(Record, frozen=True, kw_only=True):
     patience_s: float
     checkpoints: str | None
     started_unix_s: float
+    probe: bool = True
 
 
 class RankPlace(Record, frozen=True, kw_only=True):
-    """One rank of one attempt, as its shim registered it."""
+    """One rank of one attempt, as its shim registered it.
+
+    `marks_fd` is the shim's own descriptor of the rank's marks; None where the rank was started without a probe.
+    """
 
     attempt: int
     rank: int
@@ -59,6 +64,8 @@ class RankPlace(Record, frozen=True, kw_only=True):
     torchrun_restarts: int
     scheduler_restarts: int
     started_unix_s: float
+    marks_fd: int | None = None
+    probe_socket: str | None = None
 
 
 class RankExit(Record, frozen=True, kw_only=True):

@@ -95,6 +95,14 @@ class Desk:
         """Where the agent speaks to this shim."""
         return self._path("shims", "sock")
 
+    def wants_probe(self) -> bool:
+        """True where the job is known and its user has not declined the probe."""
+        return self.spec is not None and self.spec.get("probe", True) is True
+
+    def probe_socket_path(self) -> str:
+        """Where this rank's probe may let torch's worker server listen."""
+        return self._path("probes", "sock")
+
     def log_path(self) -> str | None:
         """Where this rank's output is kept, or None where the job is not known."""
         job_dir = (self.spec or {}).get("job_dir")
@@ -104,7 +112,7 @@ class Desk:
         """True where the job is known to have none; its command's words are then left alone."""
         return self.spec is not None and not self.spec.get("checkpoints")
 
-    def register(self, pid: int) -> None:
+    def register(self, pid: int, marks_fd: int | None = None) -> None:
         """Tell the agent who the rank is. Raises OSError."""
         record = {
             "attempt": self.attempt,
@@ -119,6 +127,8 @@ class Desk:
             "torchrun_restarts": self._restarts,
             "scheduler_restarts": number_of("SLURM_RESTART_COUNT", 0),
             "started_unix_s": time.time(),
+            "marks_fd": marks_fd,
+            "probe_socket": None if marks_fd is None else self.probe_socket_path(),
         }
         write_once(self._path("ranks"), record)
 
