@@ -50,7 +50,7 @@ def test_bundle_has_the_layout_of_the_contract(sealed: Path) -> None:
 def test_manifest_says_what_was_captured_and_what_was_not(sealed: Path) -> None:
     manifest = manifest_of(sealed)
     assert manifest.ranks[3].captured == ("stack", "proc", "log_tail", "native", "children")
-    assert manifest.ranks[3].missing == {"flight_recorder": "not collected: no probe in this run"}
+    assert manifest.ranks[3].missing == {"flight_recorder": "no probe in this rank"}
     assert manifest.ranks[0].missing["native"] == "no native stack was asked for"
     assert manifest.host_missing == {"gpus": "no nvidia-smi on PATH"}
     assert manifest.touched == ("ranks 0-3: py-spy non-blocking 3x", "rank 3: native stack once, 0.3 s")
@@ -69,7 +69,7 @@ def test_rank_that_could_not_be_captured_is_in_it_with_the_reasons(
         "proc": "the process is gone",
         "log_tail": "no log",
         "native": "no native stack was asked for",
-        "flight_recorder": "not collected: no probe in this run",
+        "flight_recorder": "no probe in this rank",
         "children": "the process is gone",
     }
 

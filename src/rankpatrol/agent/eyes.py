@@ -8,10 +8,11 @@ import msgspec
 
 from rankpatrol.agent.log_watch import LogWatch
 from rankpatrol.agent.roster import Attempt
+from rankpatrol.agent.within import look_within, marks_of
 from rankpatrol.collect.processes import process_tree, sample_process
 from rankpatrol.collect.ranks import RankRecord, observe, with_stacks
 from rankpatrol.core.records import Missing
-from rankpatrol.core.snapshot import LogSample, Snapshot
+from rankpatrol.core.snapshot import LogSample, Marks, Snapshot
 from rankpatrol.judge.records import RankActivity
 from rankpatrol.system.clock import Clock
 
@@ -49,8 +50,14 @@ class Eyes:
         records = self._records()
         self._logs.refresh(_LOG_S)
         tree = process_tree()
+        inner = look_within(self.attempt.places) if self.attempt else {}
         samples = [
-            msgspec.structs.replace(with_stacks(observe(record, tree, full=full), _STACKS_S), log=self._logs.latest(record))
+            msgspec.structs.replace(
+                with_stacks(observe(record, tree, full=full), _STACKS_S),
+                log=self._logs.latest(record),
+                marks=inner[record.rank].marks,
+                recording=inner[record.rank].recording,
+            )
             for record in records
         ]
         snapshot = Snapshot(
@@ -89,6 +96,10 @@ class Eyes:
         self._logs.follow(records)
         return records
 
+    def _marks(self, rank: int) -> Marks | Missing:
+        places = [place for place in self.attempt.places if place.rank == rank] if self.attempt else []
+        return marks_of(places[0]) if places else Missing("this rank has not registered")
+
     def _activity(self, record: RankRecord) -> RankActivity:
         log = self._logs.latest(record)
         if isinstance(log, LogSample) and log.step is not None:
@@ -96,9 +107,12 @@ class Eyes:
         seen = Missing("ended") if record.exit_status is not None else sample_process(record.process.pid, with_files=False)
         if isinstance(seen, Missing) or seen.id != record.process:
             return _ended(record, self._steps.get(record.rank))
+        marks = self._marks(record.rank)
         return RankActivity(
             rank=record.rank,
             ended=False,
+            marked_steps=marks.steps if isinstance(marks, Marks) else None,
+            phase=marks.phase if isinstance(marks, Marks) else None,
             joined=not _GROUP_THREADS.isdisjoint(seen.thread_names),
             traced=seen.tracer_pid != 0,
             stopped=seen.state == "T",

@@ -148,7 +148,7 @@ def _left_early(snapshot: Snapshot, ends: list[End]) -> Diagnosis | None:
         cause="left_early",
         culprit_ranks=left,
         victim_ranks=tuple(sorted((*waiting, *echoing))),
-        certainty=Certainty.SUPPORTED,
+        certainty=Certainty.PROVED if _is_proved(snapshot, left, waiting, echoing) else Certainty.SUPPORTED,
         sentence=f"{names} left with exit code 0 while {say_ranks((*waiting, *echoing))} still needed {'it' if len(left) == 1 else 'them'}",
         reasons_for=tuple(
             f"{say_ranks(ranks)} {what}"
@@ -158,6 +158,22 @@ def _left_early(snapshot: Snapshot, ends: list[End]) -> Diagnosis | None:
         suggested=("Look for an early return or sys.exit in the training loop of that rank",),
         not_to_be_ended=ENDS_BY_ITSELF if echoing else None,
     )
+
+
+def _is_proved(snapshot: Snapshot, left: tuple[int, ...], waiting: tuple[int, ...], echoing: tuple[int, ...]) -> bool:
+    """A live rank waits in a group that holds the departed one, or its peers' connections broke while nobody else had ended."""
+    if len(left) == 1 and echoing:
+        return True
+    return any(set(left) & set(_pending_members(sample)) for sample in snapshot.ranks if sample.rank in waiting)
+
+
+def _pending_members(sample: RankSample) -> tuple[int, ...]:
+    """The global ranks of the group in which this rank's last unfinished collective stands; none where that is not recorded."""
+    if isinstance(sample.recording, Missing) or isinstance(sample.marks, Missing):
+        return ()
+    pending = [entry for entry in sample.recording.entries if not entry.retired and not entry.is_p2p]
+    members = {group.name: group.ranks for group in sample.marks.groups}
+    return members.get(pending[-1].group, ()) if pending else ()
 
 
 def _echoes_only(failed: list[End]) -> Diagnosis:

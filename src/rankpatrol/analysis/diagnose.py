@@ -4,6 +4,7 @@ from collections import Counter
 
 from rankpatrol.analysis.causes import REGISTRY
 from rankpatrol.analysis.crash import diagnose_crash
+from rankpatrol.analysis.desync import diagnose_desync, recorded_reason
 from rankpatrol.analysis.frames import say_frame
 from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.scene import Cause, Scene, say_ranks
@@ -30,7 +31,7 @@ def diagnose(history: tuple[Snapshot, ...]) -> Diagnosis:
     if not scene.awaited and scene.unclear:
         return _undetermined(scene, f"too little is known of {say_ranks(scene.unclear)} to name anybody: {_crowd(scene)}")
     if not scene.awaited:
-        return _undetermined(scene, "all ranks wait for each other: " + _crowd(scene))
+        return diagnose_desync(scene) or _undetermined(scene, "all ranks wait for each other: " + _crowd(scene))
     causes = [cause for rank in scene.awaited if (cause := _explain(scene, rank))]
     return _combine(scene, causes) if causes else _undetermined(scene, f"{say_ranks(scene.awaited)} cannot be seen")
 
@@ -61,7 +62,11 @@ def _diagnosis(scene: Scene, leading: list[Cause], causes: list[Cause]) -> Diagn
         victim_ranks=victims,
         certainty=_certainty(scene, leading),
         sentence=f"{phrases}; {say_ranks(victims)} wait{'s' if len(victims) == 1 else ''} for {it} in {_wait_words(scene)}",
-        reasons_for=(*(reason for cause in leading for reason in cause.reasons_for), _victims_reason(scene)),
+        reasons_for=(
+            *(reason for cause in leading for reason in cause.reasons_for),
+            *recorded_reason(scene, blamed),
+            _victims_reason(scene),
+        ),
         reasons_against=(*(reason for cause in leading for reason in cause.reasons_against), *_doubts(scene)),
         suggested=tuple(dict.fromkeys(advice for cause in leading for advice in cause.suggested)),
         phase=_phase(scene),

@@ -15,8 +15,6 @@ from rankpatrol.system.clock import Clock
 
 __all__ = ["Findings", "seal", "write_snapshot"]
 
-_NO_PROBE = "not collected: no probe in this run"
-
 
 def seal(final: Path, of: IncidentRef, findings: Findings, clock: Clock) -> SealedBundle:
     """Write and seal one whole bundle at `final`. Raises an EvidenceError, and leaves nothing behind, where that cannot be done."""
@@ -45,7 +43,7 @@ def write_snapshot(writer: BundleWriter, snapshot: Snapshot, *, native: dict[int
             "proc": sample.process,
             "log_tail": sample.log,
             "native": native.get(sample.rank, Missing("no native stack was asked for")),
-            "flight_recorder": Missing(_NO_PROBE),
+            "flight_recorder": sample.recording,
         }
         for what, fact in facts.items():
             _record(writer, sample.rank, what, fact)
@@ -67,6 +65,8 @@ def _write_files(writer: BundleWriter, snapshot: Snapshot, below: str) -> None:
             writer.add(f"{folder}/stack.json", as_json(sample.stack))
         if not isinstance(sample.process, Missing):
             writer.add(f"{folder}/proc.json", as_json(sample.process))
+        if not isinstance(sample.recording, Missing):
+            writer.add(f"{folder}/flight_recorder.json", as_json(sample.recording))
         if not isinstance(sample.log, Missing):
             writer.add(f"{folder}/log_tail.txt", "".join(f"{line}\n" for line in sample.log.tail).encode())
         for child in sample.descendants:

@@ -42,6 +42,8 @@ def stirred(before: RankActivity, after: RankActivity) -> bool:
     """True where the main thread did more in a second than wake from a wait. Log bytes do not count: a heartbeat thread writes them too."""
     if after.ended:
         return True
+    if None not in {before.marked_steps, after.marked_steps} and before.marked_steps != after.marked_steps:
+        return True
     ticks = after.main_thread_ticks - before.main_thread_ticks
     return ticks >= _STIRRED_TICKS or after.switches - before.switches >= _STIRRED_SWITCHES or after.joined != before.joined
 
@@ -110,7 +112,10 @@ def _still(state: JudgeState, at_s: float, policy: Policy) -> tuple[Seen, ...]:
 
 
 def phase_of(state: JudgeState) -> str:
-    """What the attempt is in, by what is seen from outside: no group yet, no step yet, or training."""
+    """What the attempt is in: by its probes where they agree, else from outside: no group yet, no step yet, or training."""
+    marked = {seen.activity.phase for seen in _alive(state)}
+    if len(marked) == 1 and (phase := marked.pop()) is not None:
+        return phase
     if not all(seen.activity.joined for seen in _alive(state)):
         return "initialisation" if state.step is None else "teardown"
     return "first_step" if state.step is None else "train_step"

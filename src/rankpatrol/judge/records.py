@@ -32,7 +32,7 @@ class RankActivity(Record, frozen=True, kw_only=True):
     """The light facts of one rank, once a second. `joined`: it is a member of a process group, so no longer starting.
 
     `failed`: it ended in any way but with exit code 0. `switches` are the voluntary ones: on a busy node even a short wake is preempted
-    several times.
+    several times. `marked_steps` and `phase` are its probe's words, None without one.
     """
 
     rank: int
@@ -44,6 +44,8 @@ class RankActivity(Record, frozen=True, kw_only=True):
     main_thread_ticks: int
     switches: int
     step: int | None
+    marked_steps: int | None = None
+    phase: str | None = None
 
 
 class AttemptBegan(Record, frozen=True, tag="attempt_began", kw_only=True):

@@ -14,6 +14,7 @@ _PLACES = {
     "F6a": "f6a:LoaderStopped",
     "F6b": "f6b:LoaderBlockedInRead",
     "F6b-open": "f6b:LoaderBlockedInOpen",
+    "F8": "f8:SkipsACollective",
     "F11": "f11:Stopped",
     "F13": "f13:Spins",
     "F22-signal": "f22:KilledAtSignal",

@@ -79,12 +79,24 @@ def _at_end(module: ModuleType, on_call: Callable[..., None]) -> None:
     _wrap(module, "destroy_process_group", after=on_call)
 
 
-def _wrap(module: ModuleType, name: str, before: Callable[[], None] = _do_nothing, after: Callable[[], None] = _do_nothing) -> None:
+def _at_barrier(module: ModuleType, on_call: Callable[..., Any]) -> None:
+    _wrap(module, "barrier", instead=on_call)
+
+
+def _wrap(
+    module: ModuleType,
+    name: str,
+    before: Callable[[], None] = _do_nothing,
+    after: Callable[[], None] = _do_nothing,
+    instead: Callable[[], Any] = _do_nothing,
+) -> None:
     wrapped = getattr(module, name)
 
     @functools.wraps(wrapped)
     def wrapper(*args: Any, **keywords: Any) -> Any:
         before()
+        if instead():
+            return None
         result = wrapped(*args, **keywords)
         after()
         return result
@@ -97,19 +109,22 @@ _PLACES = {
     "forward": ("torch.nn.modules.module", _at_forward),
     "save": ("torch.serialization", _at_save),
     "group": ("torch.distributed.distributed_c10d", _at_group),
+    "barrier": ("torch.distributed.distributed_c10d", _at_barrier),
     "end": ("torch.distributed.distributed_c10d", _at_end),
 }
 
 
-def _make_on_call(plan: dict[str, Any], chore: Callable[..., None]) -> Callable[..., None]:
+def _make_on_call(plan: dict[str, Any], chore: Callable[..., None]) -> Callable[..., Any]:
     calls = [0]
 
-    def on_call(*_ignored: object) -> None:
+    def on_call(*_ignored: object) -> Any:
         calls[0] += 1
         told = {"rank": plan["rank"], "step": plan["step"], "at_unix_s": time.time(), "pids": [os.getpid()]}
         if calls[0] == plan["call"] and _write_note(plan["note"], told, os.O_EXCL):
             chore(plan)
             _write_note(plan["note"], dict(told, until_unix_s=time.time()), os.O_TRUNC)
+            return plan["do"] == "skip"
+        return None  # hooks of torch take anything else for a new input
 
     return on_call
 
