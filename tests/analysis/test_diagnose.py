@@ -155,6 +155,21 @@ def test_a_loop_of_one_line_is_a_spin_once_enough_looks_agree():
     assert (found.verdict, found.cause, found.culprit_ranks) == ("hang", "spin", (0,))
 
 
+def test_two_functions_in_turn_are_work_however_few_their_lines():
+    """Found by a drill: six looks at a rank that built a vocabulary in five functions met three lines only, and it was ended."""
+    history = list(looks([7, 7, 7, 7, 7, 7]))
+    other = scenes.stack(100, ("tokenise", "/home/u/train.py", 7))
+    history[2] = msgspec.structs.replace(history[2], ranks=(msgspec.structs.replace(history[2].ranks[0], stack=other), history[2].ranks[1]))
+    found = diagnose(tuple(history))
+    assert (found.verdict, found.culprit_ranks) == ("benign_wait", None)
+
+
+def test_a_loop_that_touches_new_memory_is_work():
+    history = looks([7, 7, 7, 7, 7, 7])
+    grown = tuple(later(each, 0, minor_faults=10 * number) for number, each in enumerate(history))
+    assert diagnose(grown).verdict == "benign_wait"
+
+
 def test_cpu_with_changing_frames_is_work():
     found = diagnose(looks([7, 8, 19, 31]))
     assert (found.verdict, found.awaited_ranks) == ("benign_wait", (0,))

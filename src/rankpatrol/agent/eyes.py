@@ -20,7 +20,8 @@ from rankpatrol.system.clock import Clock
 _GROUP_THREADS = frozenset({"gloo_tcp_loop", "pt_gloo_runloop", "pt_nccl_watchdg", "pt_nccl_heartbt", "pt_nccl_runhook"})
 _STACKS_S = 8.0
 _LOG_S = 1.0
-_LOOKS_KEPT = 6
+# A minute of looks: a loop is told from work by what never changes in all of them.
+_LOOKS_KEPT = 12
 _FRESH_LOOK_S = 2.0
 
 
@@ -68,6 +69,8 @@ class Eyes:
             world_size=self.attempt.world_size() if self.attempt else 0,
             ranks=tuple(samples),
         )
+        if len(self.looks) > 1:
+            self.looks[-2] = _without_recordings(self.looks[-2])
         self.looks.append(snapshot)
         if full:
             self._full_at_s = snapshot.at_mono_s
@@ -120,6 +123,12 @@ class Eyes:
             switches=seen.voluntary_switches,
             step=self._steps.get(record.rank),
         )
+
+
+def _without_recordings(snapshot: Snapshot) -> Snapshot:
+    """Only two rounds of recordings are ever compared, and one of 2000 entries a rank is the largest part of a look."""
+    old = Missing("kept of the last two looks only")
+    return msgspec.structs.replace(snapshot, ranks=tuple(msgspec.structs.replace(sample, recording=old) for sample in snapshot.ranks))
 
 
 def _ended(record: RankRecord, step: int | None) -> RankActivity:

@@ -9,8 +9,10 @@ _BUSY_TICKS = 10
 _IO_BYTES = 65536
 _MEMORY_BYTES = 1 << 20
 _MINOR_FAULTS = 256
-# A loop of two or three lines shows at most three leaf frames however often one looks; more are different work.
-_FEWEST_LEAVES = 4
+# A loop of two or three lines shows at most three lines of one function however often one looks: more lines, or another function, is
+# different work. So is a process that touches new memory while it computes: a spinning loop has all it needs.
+_FEWEST_LINES, _FEWEST_FUNCTIONS = 4, 2
+_WORKING_FAULTS = 16
 _LOOKS_TO_TELL_A_SPIN = 5
 
 
@@ -32,13 +34,13 @@ def effort(history: tuple[Snapshot, ...], rank: int, pid: int) -> Effort:
         return Effort(done=(), busy=False, spins=None)
     ticks = after.cpu_ticks - before.cpu_ticks
     busy = ticks >= _BUSY_TICKS
-    leaves = {leaf for _, stack in seen if (leaf := _leaf(stack)) is not None}
-    moved = len(leaves) >= _FEWEST_LEAVES
-    enough = sum(_leaf(stack) is not None for _, stack in seen) >= _LOOKS_TO_TELL_A_SPIN
+    leaves = [leaf for _, stack in seen if (leaf := _leaf(stack)) is not None]
+    moved = len(set(leaves)) >= _FEWEST_LINES or len({(file, name) for file, name, _ in leaves}) >= _FEWEST_FUNCTIONS
+    touches = seen[-1][0].minor_faults - seen[0][0].minor_faults >= _WORKING_FAULTS
     done = [*_storage(before, after), *_memory(before, after)]
-    if busy and moved:
-        done.append(f"computes ({ticks * 10} ms of CPU, its frames change)")
-    return Effort(done=tuple(done), busy=busy, spins=(not moved and not done) if busy and enough else None)
+    if busy and (moved or touches):
+        done.append(f"computes ({ticks * 10} ms of CPU, {'its frames change' if moved else 'it touches new memory'})")
+    return Effort(done=tuple(done), busy=busy, spins=not done if busy and len(leaves) >= _LOOKS_TO_TELL_A_SPIN else None)
 
 
 def _find(snapshot: Snapshot, rank: int, pid: int) -> tuple[ProcessSample | None, Stack | Missing]:
