@@ -14,6 +14,7 @@ from rankpatrol.agent.status import JobView, state_of
 from rankpatrol.agent.teller import Teller
 from rankpatrol.agent.voice import Voice
 from rankpatrol.analysis.diagnose import diagnose
+from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.incident.records import IncidentPolicy
 from rankpatrol.judge.judge import step
 from rankpatrol.judge.records import (
@@ -155,8 +156,7 @@ class Agent:
             case LookCloser():
                 if not self._judge_state.suspected:
                     self._teller.journal.tell("signal", attempt.number, what=finding.why)
-                self._eyes.look()
-                self._judge(Looked(at_s=self._clock.mono_s(), diagnosis=diagnose(tuple(self._eyes.looks))))
+                self._judge(Looked(at_s=self._clock.mono_s(), diagnosis=self._look()))
             case Suspected():
                 self.desk.suspect(attempt.number, self._unix_s(finding.onset_s), finding.diagnosis, quiet=finding.quiet)
             case Judged():
@@ -164,6 +164,17 @@ class Agent:
             case Resumed():
                 self._eyes.calm()
                 self.desk.progress_returned()
+
+    def _look(self) -> Diagnosis:
+        """Stacks first; where they leave it open because all ranks wait in collectives, or one has left, flight recordings too."""
+        self._eyes.look()
+        found = diagnose(tuple(self._eyes.looks))
+        if found.verdict == "undetermined" and len(found.victim_ranks) < self._eyes.looks[-1].world_size:
+            return found
+        if found.verdict in {"undetermined", "crash"}:
+            self._eyes.add_recordings()
+            found = diagnose(tuple(self._eyes.looks))
+        return found
 
     def _crash(self, attempt: Attempt) -> None:
         """Name who ended first, and seal, before the launcher hears of it."""

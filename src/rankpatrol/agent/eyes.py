@@ -8,7 +8,7 @@ import msgspec
 
 from rankpatrol.agent.log_watch import LogWatch
 from rankpatrol.agent.roster import Attempt
-from rankpatrol.agent.within import look_within, marks_of
+from rankpatrol.agent.within import marks_of, recordings_of
 from rankpatrol.collect.processes import process_tree, sample_process
 from rankpatrol.collect.ranks import RankRecord, observe, with_stacks
 from rankpatrol.core.records import Missing
@@ -51,13 +51,11 @@ class Eyes:
         records = self._records()
         self._logs.refresh(_LOG_S)
         tree = process_tree()
-        inner = look_within(self.attempt.places) if self.attempt else {}
         samples = [
             msgspec.structs.replace(
                 with_stacks(observe(record, tree, full=full), _STACKS_S),
                 log=self._logs.latest(record),
-                marks=inner[record.rank].marks,
-                recording=inner[record.rank].recording,
+                marks=self._marks(record.rank),
             )
             for record in records
         ]
@@ -74,7 +72,17 @@ class Eyes:
         self.looks.append(snapshot)
         if full:
             self._full_at_s = snapshot.at_mono_s
-        return snapshot
+            self.add_recordings()
+        return self.looks[-1]
+
+    def add_recordings(self) -> None:
+        """Complete the last look by the ranks' flight recordings (see within.recordings_of for when)."""
+        if self.attempt is None or not self.looks:
+            return
+        found = recordings_of(self.attempt.places)
+        none = Missing("this rank has not registered")
+        ranks = tuple(msgspec.structs.replace(sample, recording=found.get(sample.rank, none)) for sample in self.looks[-1].ranks)
+        self.looks[-1] = msgspec.structs.replace(self.looks[-1], ranks=ranks)
 
     def look_whole(self) -> Snapshot:
         """The last full look where it is fresh, else a new one."""

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from rankpatrol.collect.flight import fetch_recording
 from rankpatrol.collect.marks import read_marks
-from rankpatrol.core.records import Missing, ProcessId, Record
+from rankpatrol.core.records import Missing, ProcessId
 from rankpatrol.core.snapshot import FlightRecording, Marks
 from rankpatrol.launch.rundir import RankPlace
 from rankpatrol.system.process import boot_id
@@ -15,19 +15,14 @@ _RECORDING_S = 1.5
 _NO_PROBE = Missing("no probe in this rank (--no-probe, or its Python ignores PYTHONPATH)")
 
 
-class Within(Record, frozen=True):
-    """One rank as seen from within."""
+def recordings_of(places: Iterable[RankPlace]) -> dict[int, FlightRecording | Missing]:
+    """All ranks' flight recordings, fetched side by side: their sequences should be of one moment.
 
-    marks: Marks | Missing
-    recording: FlightRecording | Missing
-
-
-def look_within(places: Iterable[RankPlace]) -> dict[int, Within]:
-    """Marks and recordings of all ranks, fetched side by side: their sequences should be of one moment."""
+    A rank spends CPU and memory on its answer, as if it worked: ask only where it is known to wait, or will be ended anyway.
+    """
     ranks = list(places)
     with ThreadPoolExecutor(max_workers=8) as pool:
-        recordings = list(pool.map(_recording_of, ranks))
-    return {place.rank: Within(marks_of(place), recording) for place, recording in zip(ranks, recordings, strict=True)}
+        return dict(zip((place.rank for place in ranks), pool.map(_recording_of, ranks), strict=True))
 
 
 def marks_of(place: RankPlace) -> Marks | Missing:
