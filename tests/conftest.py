@@ -1,0 +1,7 @@
+"""Tests begin as in a terminal, however the run was started: a background shell ignores SIGINT and SIGQUIT, nohup SIGHUP."""
+
+import signal
+
+for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
