@@ -71,8 +71,7 @@ class Agent:
             self._run_dir.write_first(_released(attempt), Released(at_unix_s=self._clock.unix_s()))
 
     def cycle(self) -> str:
-        """One round; returns what is going on in one line."""
-        self._follow_attempts()
+        """One round, after a glance; returns what is going on in one line."""
         self._publish_newest_good()
         attempt = self._eyes.attempt
         if attempt is None or attempt.number in self._teller.ended:

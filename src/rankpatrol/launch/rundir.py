@@ -109,6 +109,8 @@ class RunDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        # A shim registers its rank once and whole: what was read need not be read again, four times a second, for all attempts so far.
+        self._known: dict[str, RankPlace] = {}
 
     @classmethod
     def create(cls) -> "RunDir":
@@ -149,8 +151,12 @@ class RunDir:
 
     def places(self) -> tuple[RankPlace, ...]:
         """Every rank that ever registered, by attempt and rank."""
-        found = (self.read(f"ranks/{name}", RankPlace) for name in self._names("ranks"))
-        return tuple(sorted((place for place in found if place), key=lambda place: (place.attempt, place.rank)))
+        names = self._names("ranks")
+        for name in names:
+            if name not in self._known and (place := self.read(f"ranks/{name}", RankPlace)) is not None:
+                self._known[name] = place
+        found = (self._known[name] for name in names if name in self._known)
+        return tuple(sorted(found, key=lambda place: (place.attempt, place.rank)))
 
     def claimed_attempts(self) -> tuple[int, ...]:
         """The attempts of which at least one shim has started, in order."""
