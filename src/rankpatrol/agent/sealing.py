@@ -6,7 +6,7 @@ from pathlib import Path
 from rankpatrol.collect.stacks import take_native
 from rankpatrol.core.errors import EvidenceError
 from rankpatrol.core.records import Missing
-from rankpatrol.core.snapshot import ProcessSample, RankSample, Snapshot
+from rankpatrol.core.snapshot import FlightRecording, ProcessSample, RankSample, Snapshot
 from rankpatrol.evidence.bundle import IncidentRef, reopen
 from rankpatrol.evidence.capture import seal
 from rankpatrol.evidence.findings import Findings
@@ -53,7 +53,7 @@ class Sealer:
             host=host_facts(_pids(snapshot), self._paths(), deadline_s=_HOST_S),
             scheduler=context.get("scheduler"),
             checkpoints=context.get("checkpoints"),
-            touched=_touched(native, taken=len(looks) or len(self._aside)),
+            touched=_touched(snapshot, native, taken=len(looks) or len(self._aside)),
         )
         of = IncidentRef(job=self._spec.job, attempt=state.attempt, incident=state.incident, onset_unix_s=state.onset_unix_s)
         sealed = seal(final, of, findings, self._clock)
@@ -84,7 +84,10 @@ def _pids(snapshot: Snapshot) -> list[int]:
     return [sample.process.id.pid for sample in snapshot.ranks if isinstance(sample.process, ProcessSample)]
 
 
-def _touched(native: Mapping[int, str | Missing], taken: int) -> tuple[str, ...]:
+def _touched(snapshot: Snapshot, native: Mapping[int, str | Missing], taken: int) -> tuple[str, ...]:
     """How the ranks were touched, for the bundle."""
     looks = f"every rank and its descendants: py-spy without a pause, {taken} times"
-    return (looks, *(f"rank {rank}: one native stack, a pause of about 0.3 s" for rank in native))
+    asked = [
+        f"rank {sample.rank}: its flight recorder was read" for sample in snapshot.ranks if isinstance(sample.recording, FlightRecording)
+    ]
+    return (looks, *asked, *(f"rank {rank}: one native stack, a pause of about 0.3 s" for rank in native))
