@@ -10,7 +10,7 @@ from rankpatrol.analysis.diagnose import diagnose
 from rankpatrol.analysis.scene import say_ranks
 from rankpatrol.core.diagnosis import Certainty
 from rankpatrol.core.records import Missing
-from rankpatrol.core.snapshot import IoCounters, SystemCall
+from rankpatrol.core.snapshot import IoCounters, SocketBytes, SystemCall
 
 TORCH = "/env/lib/python3.11/site-packages/torch"
 BACKWARD = (("_engine_run_backward", f"{TORCH}/autograd/graph.py", 979), ("main", "/home/u/train.py", 60))
@@ -139,6 +139,31 @@ def test_a_busy_child_is_work_of_its_rank():
     assert diagnose((at(0), at(1 << 30))).verdict == "benign_wait"
 
 
+def connected(received_bytes, remote="93.184.216.34:443", peers=()):
+    """A rank that waits for its connection, and another that waits for it."""
+    here = SocketBytes(inode=7, local="10.0.0.1:50000", remote=remote, received_bytes=received_bytes)
+    there = tuple(SocketBytes(inode=8, local=address, remote="10.0.0.1:50000", received_bytes=0) for address in peers)
+    downloading = scenes.process(100, call=SystemCall("recvfrom", (3,)), sockets=(here,))
+    waiting = msgspec.structs.replace(victim(1), process=msgspec.structs.replace(victim(1).process, sockets=there))
+    return scenes.snapshot(scenes.rank(0, downloading, scenes.stack(100, ("fetch", "/home/u/hub.py", 7))), waiting)
+
+
+def test_a_download_that_trickles_is_work():
+    found = diagnose((connected(0), connected(300)))
+    assert (found.verdict, found.awaited_ranks) == ("benign_wait", (0,))
+    assert "received 300 bytes from 93.184.216.34:443" in found.sentence
+
+
+def test_what_peers_send_is_no_work():
+    peer = "10.0.0.1:29500"
+    found = diagnose((connected(0, remote=peer, peers=(peer,)), connected(300, remote=peer, peers=(peer,))))
+    assert found.verdict != "benign_wait"
+
+
+def test_a_silent_connection_is_no_work():
+    assert diagnose((connected(300), connected(300))).verdict != "benign_wait"
+
+
 def spinning(at_line):
     busy = scenes.process(100, state="R", call=SystemCall("running"))
     return scenes.snapshot(scenes.rank(0, busy, scenes.stack(100, ("spin", "/home/u/train.py", at_line))), victim(1))
@@ -153,6 +178,18 @@ def test_a_loop_of_one_line_is_a_spin_once_enough_looks_agree():
     assert diagnose(looks([7, 7])).verdict == "undetermined"
     found = diagnose(looks([7, 8, 7, 9, 8]))
     assert (found.verdict, found.cause, found.culprit_ranks) == ("hang", "spin", (0,))
+
+
+def test_a_loop_that_wrote_something_in_any_of_the_looks_is_no_spin():
+    history = list(looks([7, 7, 7, 7, 7, 7, 7]))
+    for at in range(3, len(history)):
+        history[at] = later(history[at], 0, io=IoCounters(0, 1 << 20, 0, 0))
+    assert diagnose(tuple(history)).verdict == "undetermined"
+
+
+def test_a_spin_says_since_when_nothing_was_done():
+    history = tuple(msgspec.structs.replace(each, at_mono_s=1000.0 + 2 * at) for at, each in enumerate(looks([7] * 5)))
+    assert diagnose(history).quiet_since_mono_s == 1000.0
 
 
 def test_two_functions_in_turn_are_work_however_few_their_lines():

@@ -10,7 +10,7 @@ from rankpatrol.agent.log_watch import LogWatch
 from rankpatrol.agent.roster import Attempt
 from rankpatrol.agent.within import marks_of, recordings_of
 from rankpatrol.collect.processes import process_tree, sample_process
-from rankpatrol.collect.ranks import RankRecord, observe, with_stacks
+from rankpatrol.collect.ranks import RankRecord, observe, with_connections, with_stacks
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import LogSample, Marks, Snapshot
 from rankpatrol.judge.records import RankActivity
@@ -65,7 +65,7 @@ class Eyes:
             at_mono_s=self._clock.mono_s(),
             at_unix_s=self._clock.unix_s(),
             world_size=self.attempt.world_size() if self.attempt else 0,
-            ranks=tuple(samples),
+            ranks=with_connections(samples),
         )
         if len(self.looks) > 1:
             self.looks[-2] = _without_recordings(self.looks[-2])

@@ -75,7 +75,14 @@ def _diagnosis(scene: Scene, leading: list[Cause], causes: list[Cause]) -> Diagn
         process=first.process.id if first.process else None,
         file=first.file,
         file_offset_bytes=first.file_offset_bytes,
+        quiet_since_mono_s=_quiet_since(leading),
     )
+
+
+def _quiet_since(leading: list[Cause]) -> float | None:
+    """Since when all of them have done nothing; None where that is not known of one."""
+    since = [cause.quiet_since_mono_s for cause in leading if cause.quiet_since_mono_s is not None]
+    return max(since) if len(since) == len(leading) else None
 
 
 def _storage_for_all(scene: Scene) -> Diagnosis | None:

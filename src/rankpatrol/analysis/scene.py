@@ -25,6 +25,7 @@ class Cause(Record, frozen=True, kw_only=True):
     process: ProcessSample | None = None
     file: str | None = None
     file_offset_bytes: int | None = None
+    quiet_since_mono_s: float | None = None
 
 
 class Scene:

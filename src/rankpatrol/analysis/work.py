@@ -1,5 +1,7 @@
 """What a process got done between two looks. Never CPU alone: whoever spins or waits in a busy loop burns it too."""
 
+from typing import NamedTuple
+
 from rankpatrol.core.records import Missing, Record
 from rankpatrol.core.snapshot import ProcessSample, Snapshot, Stack
 
@@ -8,6 +10,8 @@ _BUSY_TICKS = 10
 # A heartbeat line is a few hundred bytes; what moves a training moves more.
 _IO_BYTES = 65536
 _MEMORY_BYTES = 1 << 20
+# An idle connection is silent but for keep-alive probes, which carry no data.
+_NETWORK_BYTES = 64
 _MINOR_FAULTS = 256
 # A loop of two or three lines shows at most three lines of one function however often one looks: more lines, or another function, is
 # different work. So is a process that touches new memory while it computes: a spinning loop has all it needs.
@@ -17,33 +21,50 @@ _LOOKS_TO_TELL_A_SPIN = 5
 
 
 class Effort(Record, frozen=True, kw_only=True):
-    """What was seen of one process. `spins`: it burns CPU in the same few lines in every look; None: too few looks to tell."""
+    """What was seen of one process. `spins`: it burns CPU in the same few lines and got nothing done in all looks; None: not known yet.
 
-    done: tuple[str, ...]
-    busy: bool
-    spins: bool | None
+    `since_mono_s` is the first of these looks (Snapshot.at_mono_s).
+    """
+
+    done: tuple[str, ...] = ()
+    busy: bool = False
+    spins: bool | None = None
+    since_mono_s: float | None = None
 
 
 def effort(history: tuple[Snapshot, ...], rank: int, pid: int) -> Effort:
     """The effort of one process of one rank, over the looks at hand. With a single look nothing is known to have been done."""
-    seen = [(sample, stack) for sample, stack in (_find(snapshot, rank, pid) for snapshot in history) if sample is not None]
-    if len(seen) < 2:
-        return Effort(done=(), busy=False, spins=None)
-    before, after = seen[-2][0], seen[-1][0]
-    if before.id != after.id:
-        return Effort(done=(), busy=False, spins=None)
-    ticks = after.cpu_ticks - before.cpu_ticks
+    seen = [_Seen(snapshot, *found) for snapshot in history if (found := _find(snapshot, rank, pid)) is not None]
+    if len(seen) < 2 or seen[-2].process.id != seen[-1].process.id:
+        return Effort()
+    before, after = seen[-2], seen[-1]
+    ticks = after.process.cpu_ticks - before.process.cpu_ticks
     busy = ticks >= _BUSY_TICKS
-    leaves = [leaf for _, stack in seen if (leaf := _leaf(stack)) is not None]
+    leaves = [leaf for each in seen if (leaf := _leaf(each.stack)) is not None]
     moved = len(set(leaves)) >= _FEWEST_LINES or len({(file, name) for file, name, _ in leaves}) >= _FEWEST_FUNCTIONS
-    touches = seen[-1][0].minor_faults - seen[0][0].minor_faults >= _WORKING_FAULTS
-    done = [*_storage(before, after), *_memory(before, after)]
+    touches = after.process.minor_faults - seen[0].process.minor_faults >= _WORKING_FAULTS
+    done = _got_done(before, after)
     if busy and (moved or touches):
         done.append(f"computes ({ticks * 10} ms of CPU, {'its frames change' if moved else 'it touches new memory'})")
-    return Effort(done=tuple(done), busy=busy, spins=not done if busy and len(leaves) >= _LOOKS_TO_TELL_A_SPIN else None)
+    ever = done or _got_done(seen[0], after)
+    spins = not ever if busy and len(leaves) >= _LOOKS_TO_TELL_A_SPIN else None
+    return Effort(done=tuple(done), busy=busy, spins=spins, since_mono_s=seen[0].snapshot.at_mono_s)
 
 
-def _find(snapshot: Snapshot, rank: int, pid: int) -> tuple[ProcessSample | None, Stack | Missing]:
+class _Seen(NamedTuple):
+    """One process in one look."""
+
+    snapshot: Snapshot
+    process: ProcessSample
+    stack: Stack | Missing
+
+
+def _got_done(before: _Seen, after: _Seen) -> list[str]:
+    first, last = before.process, after.process
+    return [*_storage(first, last), *_network(before, after), *_memory(first, last)]
+
+
+def _find(snapshot: Snapshot, rank: int, pid: int) -> tuple[ProcessSample, Stack | Missing] | None:
     for each in snapshot.ranks:
         if each.rank == rank:
             if isinstance(each.process, ProcessSample) and each.process.id.pid == pid:
@@ -51,7 +72,7 @@ def _find(snapshot: Snapshot, rank: int, pid: int) -> tuple[ProcessSample | None
             for child in each.descendants:
                 if child.id.pid == pid:
                     return child, each.child_stacks.get(pid, Missing("not taken"))
-    return None, Missing("not seen")
+    return None
 
 
 def _leaf(stack: Stack | Missing) -> tuple[str, str, int] | None:
@@ -70,6 +91,26 @@ def _storage(before: ProcessSample, after: ProcessSample) -> list[str]:
         "wrote": after.io.written_chars_bytes - before.io.written_chars_bytes,
     }
     return [f"{verb} {size} bytes" for verb, size in moved.items() if size >= _IO_BYTES]
+
+
+def _network(before: _Seen, after: _Seen) -> list[str]:
+    """What came in from outside of the job, a trickle too. Peers' sockets do not count: NCCL's watchdog asks the store every second."""
+    if isinstance(before.process.sockets, Missing) or isinstance(after.process.sockets, Missing):
+        return []
+    peers = _own_addresses(after.snapshot)
+    had = {each.inode: each.received_bytes for each in before.process.sockets}
+    received: dict[str, int] = {}
+    for each in after.process.sockets:
+        if each.remote not in peers:
+            received[each.remote] = received.get(each.remote, 0) + each.received_bytes - had.get(each.inode, 0)
+    return [f"received {size} bytes from {remote}" for remote, size in received.items() if size >= _NETWORK_BYTES]
+
+
+def _own_addresses(snapshot: Snapshot) -> frozenset[str]:
+    """Where the job's own processes can be reached: whatever comes from there is no news from outside."""
+    processes = [child for sample in snapshot.ranks for child in sample.descendants]
+    processes += [sample.process for sample in snapshot.ranks if isinstance(sample.process, ProcessSample)]
+    return frozenset(each.local for process in processes if not isinstance(process.sockets, Missing) for each in process.sockets)
 
 
 def _memory(before: ProcessSample, after: ProcessSample) -> list[str]:

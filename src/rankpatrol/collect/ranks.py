@@ -1,13 +1,15 @@
 """One rank at one moment: its process, all that descends from it or was left by it, and their stacks on demand."""
 
 import signal
+from collections.abc import Sequence
 
 import msgspec
 
+from rankpatrol.collect.connections import connections_of
 from rankpatrol.collect.processes import ProcessTree, descendants, sample_process
 from rankpatrol.collect.stacks import take_stacks
 from rankpatrol.core.records import Missing, ProcessId, Record
-from rankpatrol.core.snapshot import ProcessSample, RankSample
+from rankpatrol.core.snapshot import ProcessSample, RankSample, SocketBytes
 from rankpatrol.system.process import identify
 
 
@@ -51,6 +53,21 @@ def with_stacks(sample: RankSample, deadline_s: float) -> RankSample:
     return msgspec.structs.replace(
         sample, stack=taken.get(sample.pid, reason), child_stacks={child.id.pid: taken[child.id.pid] for child in alive}
     )
+
+
+def with_connections(samples: Sequence[RankSample]) -> tuple[RankSample, ...]:
+    """The same samples with the TCP connections of each process, all asked for at once."""
+    processes = [child for sample in samples for child in sample.descendants]
+    processes += [sample.process for sample in samples if isinstance(sample.process, ProcessSample)]
+    found = connections_of(process.id.pid for process in processes)
+    return tuple(_connected(sample, found) for sample in samples)
+
+
+def _connected(sample: RankSample, found: dict[int, tuple[SocketBytes, ...] | Missing]) -> RankSample:
+    children = tuple(msgspec.structs.replace(child, sockets=found[child.id.pid]) for child in sample.descendants)
+    own = sample.process
+    process = own if isinstance(own, Missing) else msgspec.structs.replace(own, sockets=found[own.id.pid])
+    return msgspec.structs.replace(sample, process=process, descendants=children)
 
 
 def _rank_process(record: RankRecord, *, full: bool) -> ProcessSample | Missing:

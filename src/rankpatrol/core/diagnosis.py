@@ -19,7 +19,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     """Who the others wait for and why. `culprit_ranks` is None where nobody can be named; a benign wait fills `awaited_ranks`.
 
     `phase` is what the awaited ranks are in, where their stacks tell; `place` is the culprit's line of code; `not_to_be_ended` says why
-    ending the job would not help.
+    ending the job would not help. `quiet_since_mono_s` is the first of the looks (Snapshot.at_mono_s) in all of which nothing got done.
     """
 
     verdict: str
@@ -38,3 +38,4 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     process: ProcessId | None = None
     file: str | None = None
     file_offset_bytes: int | None = None
+    quiet_since_mono_s: float | None = None

@@ -34,6 +34,15 @@ class IoCounters(Record, frozen=True, tag="io"):
     written_storage_bytes: int
 
 
+class SocketBytes(Record, frozen=True, kw_only=True):
+    """One TCP connection of a process and how many bytes of data it has received (TCP_INFO of tcp(7)). Addresses as `host:port`."""
+
+    inode: int
+    local: str
+    remote: str
+    received_bytes: int
+
+
 class ProcessSample(Record, frozen=True, tag="process", kw_only=True):
     """One process at one moment, from /proc alone. Switches and `main_thread_ticks` are the main thread's, the rest the whole process's."""
 
@@ -55,6 +64,7 @@ class ProcessSample(Record, frozen=True, tag="process", kw_only=True):
     io: IoCounters | Missing
     open_files: tuple[OpenFile, ...] | Missing
     thread_names: tuple[str, ...]
+    sockets: tuple[SocketBytes, ...] | Missing = Missing("connections were not looked at in this round")
 
 
 class Frame(Record, frozen=True):

@@ -27,6 +27,7 @@ _PLACES = {
     "N3": "n3:SlowCheckpoint",
     "N4a": "n4:PreparesFiles",
     "N4b": "n4:BuildsVocabulary",
+    "N5": "n5:SlowDownload",
     "N6-rank0": "n6:OneRankLogs",
     "N6-block": "n6:LinesByTheBlock",
     "N6-none": "n6:NoLines",

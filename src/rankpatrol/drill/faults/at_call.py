@@ -33,9 +33,14 @@ class AtCall(Fault):
             "seconds": self.lasts_s,
             "folder": str(scratch),
             "note": str(scene.truth),
+            **self.more(),
         }
         before = os.environ.get("PYTHONPATH", "")
         return {"PYTHONPATH": f"{site}{os.pathsep}{before}" if before else str(site), "AT_CALL": json.dumps(plan)}
+
+    def more(self) -> dict[str, object]:
+        """What this chore alone needs to know."""
+        return {}
 
     def rank(self, scene: Scene) -> int:
         return scene.rank

@@ -107,6 +107,15 @@ def _merge_pairs(vocabulary: list[str], words: list[str]) -> int:
     return len({(places[words[at]], places[words[at + 1]]) for at in range(len(words) - 1)})
 
 
+def download(plan: dict[str, Any]) -> None:
+    """Read from a server that sends a few bytes at a time, until it closes."""
+    import socket  # ruff: ignore[PLC0415] - not imported into a user's interpreter before its time
+
+    with socket.create_connection(("127.0.0.1", plan["port"])) as server:
+        while server.recv(65536):
+            pass
+
+
 def write_large(plan: dict[str, Any]) -> None:
     """Write one large file in chunks to storage that takes its time."""
     until = time.monotonic() + plan["seconds"]
