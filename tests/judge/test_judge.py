@@ -1,5 +1,7 @@
 """The judge on virtual time: nothing waits, the events carry their time."""
 
+import itertools
+
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,7 +38,7 @@ class Court:
         self.at_s, self.ticks, self.moving, self.extra = 0.0, 0, {0, 1}, {}
         self.counts = {0: 0, 1: 0}
         self.found = []
-        self.answer = STUCK
+        self.answer, self.answers = STUCK, None
         self.state, _ = step(JudgeState(), AttemptBegan(at_s=0.0, attempt=0, world_size=2), policy)
 
     def run(self, seconds):
@@ -60,7 +62,7 @@ class Court:
         said = [(self.at_s, finding) for finding in findings]
         for finding in findings:
             if isinstance(finding, LookCloser) and self.answer is not None:
-                said += self._tell(Looked(at_s=self.at_s, diagnosis=self.answer))
+                said += self._tell(Looked(at_s=self.at_s, diagnosis=next(self.answers) if self.answers else self.answer))
         return said
 
 
@@ -70,6 +72,51 @@ def first(said, kind):
 
 def test_nothing_is_said_of_a_training_that_moves():
     assert Court().run(3600) == []
+
+
+class Marked(Court):
+    """All ranks have a probe, and take five steps a second."""
+
+    def _activity(self, rank):
+        marked = msgspec.structs.replace(super()._activity(rank), marked_steps=self.counts[rank])
+        return msgspec.structs.replace(marked, phase="train_step")
+
+
+def test_a_suspect_is_named_within_five_seconds_where_probes_show_quick_steps():
+    court = Marked()
+    court.run(30)
+    court.moving = set()
+    assert first(court.run(15), Suspected) - 30 <= 4
+
+
+def test_slow_steps_are_given_their_time():
+    court = Marked()
+    for _ in range(20):
+        court.moving = {0, 1}
+        court.run(1)
+        court.moving = set()
+        assert court.run(4) == []
+
+
+def test_a_probe_in_some_ranks_only_changes_nothing():
+    court = Marked()
+    court.extra = {1: {}}
+    court._activity = lambda rank: Court._activity(court, rank) if rank == 1 else Marked._activity(court, rank)
+    court.run(30)
+    court.moving = set()
+    assert first(court.run(15), Suspected) - 30 > 5
+
+
+def test_looks_that_could_not_tell_yet_are_forgiven_once_all_of_them_prove_quiet():
+    court = Court()
+    court.run(10)
+    court.moving = set()
+    court.answer = Diagnosis(verdict="undetermined", cause="unknown", victim_ranks=(0,), sentence="too few looks")
+    court.run(12)
+    began_s = court.at_s
+    court.answer = msgspec.structs.replace(STUCK, cause="spin", quiet_since_mono_s=15.0)
+    assert first(court.run(30), Judged) <= 15.0 + POLICY.patience_s + POLICY.watch_every_s
+    assert began_s + POLICY.patience_s > 15.0 + POLICY.patience_s + POLICY.watch_every_s
 
 
 def test_a_suspect_is_named_within_ten_seconds_of_the_onset():
@@ -205,11 +252,9 @@ def test_a_look_that_comes_after_the_movement_is_forgotten():
 def test_looks_that_disagree_name_nobody():
     court = Court()
     court.run(10)
-    court.moving, court.answer = set(), None
-    said = []
-    for number in range(20):
-        court.answer = STUCK if number % 2 else Diagnosis(verdict="undetermined", cause="unknown", sentence="?")
-        said += court.run(2)
+    open_question = Diagnosis(verdict="undetermined", cause="unknown", sentence="?")
+    court.moving, court.answers = set(), itertools.cycle((STUCK, open_question))
+    said = court.run(40)
     assert first(said, Suspected) is None
 
 

@@ -23,6 +23,7 @@ from rankpatrol.judge.records import (
 # does many times more.
 _STIRRED_SWITCHES, _STIRRED_TICKS = 3, 2
 _STIRS_STILL_S = 3.0
+_FIRST_STEPS = 3
 # What does not end by itself. A crash is looked at here only where a rank left with exit code 0 and others wait for it.
 _FINAL = frozenset({"hang", "crash"})
 
@@ -54,11 +55,31 @@ def _learn(state: JudgeState, event: Observed) -> JudgeState:
         before = seen.get(activity.rank)
         stirs = before is None or stirred(before.activity, activity)
         seen[activity.rank] = Seen(activity=activity, stirred_at_s=event.at_s if stirs or before is None else before.stirred_at_s)
+    state = _learn_steps(state, event)
     best = max((activity.step for activity in event.ranks if activity.step is not None), default=None)
     advanced = best is not None and (state.step is None or best > state.step)
     return msgspec.structs.replace(
         state, seen=seen, step=best if advanced else state.step, step_at_s=event.at_s if advanced else state.step_at_s
     )
+
+
+def _learn_steps(state: JudgeState, event: Observed) -> JudgeState:
+    """What a usual step takes, where every rank has a probe. The first steps are left out: they compile and warm up."""
+    marked = [activity.marked_steps for activity in event.ranks if activity.marked_steps is not None]
+    if len(marked) < state.world_size or not marked or (steps := min(marked)) < _FIRST_STEPS:
+        return state
+    now = (event.at_s, steps)
+    if state.first_marked is None or state.last_marked is None:
+        return msgspec.structs.replace(state, first_marked=now, last_marked=now)
+    return msgspec.structs.replace(state, last_marked=now) if steps > state.last_marked[1] else state
+
+
+def _still_budget_s(state: JudgeState, policy: Policy) -> float:
+    """How long a rank of this training may stand before it is looked at."""
+    if state.first_marked is None or state.last_marked is None or state.last_marked[1] == state.first_marked[1]:
+        return policy.still_budget_s
+    step_s = (state.last_marked[0] - state.first_marked[0]) / (state.last_marked[1] - state.first_marked[1])
+    return min(policy.still_budget_s, max(policy.still_floor_s, policy.still_steps * step_s))
 
 
 def _observe(state: JudgeState, at_s: float, policy: Policy) -> tuple[JudgeState, tuple[Finding, ...]]:
@@ -69,12 +90,18 @@ def _observe(state: JudgeState, at_s: float, policy: Policy) -> tuple[JudgeState
     still = _still(state, at_s, policy)
     if not still:
         return _calm(_learned(state, at_s)), (Resumed(at_s=at_s),) if state.suspected else ()
-    every_s = policy.watch_every_s if state.suspected else policy.look_every_s
-    if state.looked_at_s is not None and at_s - state.looked_at_s < every_s:
+    if state.looked_at_s is not None and at_s - state.looked_at_s < _look_again_after_s(state, policy):
         return state, ()
     longest = max(still, key=lambda seen: at_s - seen.stirred_at_s)
     why = f"rank {longest.activity.rank} has not stirred for {at_s - longest.stirred_at_s:.0f} s"
     return msgspec.structs.replace(state, looked_at_s=at_s, silent_since_s=longest.stirred_at_s), (LookCloser(why=why),)
+
+
+def _look_again_after_s(state: JudgeState, policy: Policy) -> float:
+    if state.suspected:
+        return policy.watch_every_s
+    unconfirmed = len(state.agreeing) == 1 and state.agreeing[0].verdict in _FINAL
+    return policy.confirm_after_s if unconfirmed else policy.look_every_s
 
 
 def _out_of_sight(state: JudgeState) -> bool:
@@ -105,7 +132,7 @@ def _excused(state: JudgeState, at_s: float) -> JudgeState:
 def _still(state: JudgeState, at_s: float, policy: Policy) -> tuple[Seen, ...]:
     """Ranks that stand still beyond their budget; none while steps go on."""
     joined = all(seen.activity.joined for seen in _alive(state))
-    budget_s = policy.still_budget_s if joined else policy.starting_budget_s
+    budget_s = _still_budget_s(state, policy) if joined else policy.starting_budget_s
     if state.step is not None and at_s - state.step_at_s < budget_s:
         return ()
     return tuple(seen for seen in _alive(state) if at_s - seen.stirred_at_s >= budget_s)
@@ -195,7 +222,9 @@ def _is_hang(state: JudgeState, event: Looked, onset_s: float, policy: Policy) -
         return False
     if diagnosis.certainty is Certainty.PROVED:
         return True
-    quiet_since_s = onset_s if state.worked_at_s is None else max(onset_s, state.worked_at_s)
+    # A look that could not tell yet counts as work, until enough looks show that none of them saw any.
+    worked_at_s = state.worked_at_s if diagnosis.quiet_since_mono_s is None else diagnosis.quiet_since_mono_s
+    quiet_since_s = onset_s if worked_at_s is None else max(onset_s, worked_at_s)
     return event.at_s - quiet_since_s >= _patience_s(state, policy)
 
 

@@ -14,8 +14,12 @@ class Policy(Record, frozen=True, kw_only=True):
     still_budget_s: float = 5.0
     # Imports and the rendezvous of many ranks: 32 gloo ranks take 31 s on two cores.
     starting_budget_s: float = 60.0
-    # Between two looks while something is odd, and once the suspect is named.
+    # A job whose probes count steps is looked at after this many of its usual steps, never before the floor and never after the budget.
+    still_steps: float = 10.0
+    still_floor_s: float = 1.5
+    # Between two looks while something is odd, before a look that may confirm the one before, and once the suspect is named.
     look_every_s: float = 2.0
+    confirm_after_s: float = 1.0
     watch_every_s: float = 5.0
     # A suspect is named after this many looks that agree.
     agreeing_looks: int = 2
@@ -121,6 +125,9 @@ class JudgeState(Record, frozen=True, kw_only=True):
     seen: dict[int, Seen] = msgspec.field(default_factory=dict)
     step_at_s: float = 0.0
     step: int | None = None
+    # The first steps that all probes of this attempt had marked, and the last, with their times: what a usual step takes.
+    first_marked: tuple[float, int] | None = None
+    last_marked: tuple[float, int] | None = None
     looked_at_s: float | None = None
     silent_since_s: float | None = None
     agreeing: tuple[Diagnosis, ...] = ()
