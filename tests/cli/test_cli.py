@@ -87,6 +87,16 @@ def test_status_shows_every_rank_and_the_open_incident(job, capsys):
     assert "waits in all_reduce" in out
 
 
+def test_status_audits_the_time_outs_of_process_groups(job, capsys):
+    short = {"name": "default_pg", "groups": 1, "backend": "gloo", "ranks": 4, "timeout_s": 60.0}
+    long = {"name": "7:tensor", "groups": 3, "backend": "nccl", "ranks": 2, "timeout_s": 600.0}
+    edit(job, patience_s=180.0, groups=[short, long])
+    call(["status"])
+    out = capsys.readouterr().out
+    assert "process group default_pg (gloo, 4 ranks): time-out 60 s, shorter than patience (180 s)" in out
+    assert "process group 7:tensor and 2 more like it (nccl, 2 ranks): time-out 10 min 0 s, longer than patience" in out
+
+
 def test_status_is_one_json_document(job, capsys):
     assert call(["status", str(job), "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["ranks"] == RANKS

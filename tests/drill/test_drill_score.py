@@ -179,6 +179,26 @@ def test_good_crash_events_do_not_hide_what_else_went_wrong(changes: dict[str, o
     assert any(complaint in told for told in crashed("crash", **changes).complaints)
 
 
+def timed_out(*, sealed_at_s: float | None, **changes: object) -> Score:
+    """The crash's events, with the evidence sealed at another time."""
+    events = [event for event in recorded("crash") if event.kind != "bundle_sealed"]
+    if sealed_at_s is not None:
+        seal = next(event for event in recorded("crash") if event.kind == "bundle_sealed")
+        events.append(msgspec.structs.replace(seal, at_unix_s=ONSET_UNIX_S + sealed_at_s))
+    plain = {"expects": Expectation.TIMES_OUT, "verdict": "crash", "causes": ("user_exception",)}
+    ordered = tuple(sorted(events, key=lambda event: event.at_unix_s))
+    return score(outcome(ordered, **{**plain, **changes}), Bars())
+
+
+def test_evidence_sealed_before_the_time_out_passes() -> None:
+    assert timed_out(sealed_at_s=1.5).complaints == ()
+
+
+@pytest.mark.parametrize("sealed_at_s", [None, 3.1])
+def test_evidence_sealed_after_the_time_out_does_not(sealed_at_s: float | None) -> None:
+    assert "no evidence was sealed before the time-out" in timed_out(sealed_at_s=sealed_at_s).complaints
+
+
 def test_a_crash_that_leaves_no_words_needs_none_in_its_bundle() -> None:
     assert crashed("crash", in_log_tail="", log_tails={}).passed
 

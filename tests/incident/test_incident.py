@@ -21,12 +21,14 @@ from rankpatrol.incident.records import (
     SealFailed,
     Stage,
     SuspectNamed,
+    TimeoutNears,
     VerdictGiven,
 )
 
 HANG = Diagnosis(verdict="hang", cause="rank_blocked", culprit_ranks=(1,), certainty=Certainty.SUPPORTED, sentence="rank 1 sleeps")
 NAMED = SuspectNamed(incident=1, attempt=0, onset_unix_s=1.8e9, diagnosis=HANG)
 VERDICT = VerdictGiven(onset_unix_s=1.8e9, diagnosis=HANG)
+NEARS = TimeoutNears(fires_in_s=5.0)
 SEALED = BundleSealed(path="/job/incidents/1")
 ACT, OBSERVE = IncidentPolicy(act=True), IncidentPolicy(act=False)
 
@@ -72,6 +74,26 @@ def test_evidence_that_cannot_be_sealed_is_tried_in_the_other_place_and_then_not
     state, told = live(NAMED, VERDICT, SealFailed(why="full"), SealFailed(why="full"))
     assert told[2:] == [(SealEvidence(fresh=True),), ()]
     assert state.stage is Stage.JUDGED
+
+
+def test_evidence_is_sealed_before_a_time_out_fires_and_the_incident_goes_on():
+    state, told = live(NAMED, NEARS, SEALED, AttemptEnded(ordered=False))
+    assert told[1:] == [(SealEvidence(fresh=True),), (), (Close(how="ended"),)]
+    assert state.bundle == SEALED.path
+
+
+def test_a_verdict_after_that_seals_anew_before_it_acts():
+    late = BundleSealed(path="/job/incidents/1-at-verdict")
+    _, told = live(NAMED, NEARS, SEALED, VERDICT, late)
+    assert told[3:] == [(GiveVerdict(), SealEvidence(fresh=True)), (CarryOut(bundle=late.path),)]
+
+
+def test_a_time_out_that_nears_is_told_where_the_alert_was_quiet():
+    assert live(msgspec.structs.replace(NAMED, quiet=True), NEARS)[1][1] == (RaiseAlert(), SealEvidence(fresh=True))
+
+
+def test_what_recovers_after_an_early_seal_needs_no_second_one():
+    assert live(NAMED, NEARS, SEALED, ProgressReturned())[1][-1] == (Close(how="recovered"),)
 
 
 def test_an_action_that_was_not_done_closes_the_incident_so_that_new_evidence_can_come():

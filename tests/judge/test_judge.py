@@ -19,6 +19,7 @@ from rankpatrol.judge.records import (
     RankActivity,
     Resumed,
     Suspected,
+    TimeoutNears,
 )
 
 POLICY = Policy(patience_s=20.0)
@@ -96,6 +97,34 @@ def test_slow_steps_are_given_their_time():
         court.run(1)
         court.moving = set()
         assert court.run(4) == []
+
+
+def test_a_group_whose_time_out_comes_before_patience_is_told_of_in_time():
+    court = Court(Policy(patience_s=180.0))
+    court.extra = {0: {"group_timeout_s": 60.0}, 1: {"group_timeout_s": 60.0}}
+    court.run(10)
+    court.moving = set()
+    said = court.run(60)
+    assert 10 + 60 - 20 <= first(said, TimeoutNears) <= 10 + 60 - 10
+    assert sum(isinstance(finding, TimeoutNears) for _, finding in said) == 1
+    assert first(said, Judged) is None
+
+
+def test_a_benign_wait_hears_of_a_short_time_out_before_its_alert_would_be_due():
+    court = Court()
+    court.extra = {0: {"group_timeout_s": 20.0}}
+    court.run(10)
+    court.moving, court.answer = set(), WORKS
+    said = court.run(20)
+    assert first(said, Suspected) == first(said, TimeoutNears) < 10 + 20
+
+
+def test_a_time_out_far_away_says_nothing():
+    court = Court()
+    court.extra = {0: {"group_timeout_s": 1800.0}}
+    court.run(10)
+    court.moving = set()
+    assert first(court.run(60), TimeoutNears) is None
 
 
 def test_a_probe_in_some_ranks_only_changes_nothing():

@@ -13,9 +13,10 @@ from rankpatrol.agent.roster import Attempt, current_attempt, read_attempt
 from rankpatrol.agent.status import JobView, state_of
 from rankpatrol.agent.teller import Teller
 from rankpatrol.agent.voice import Voice
+from rankpatrol.analysis.aftermath import aftermath
 from rankpatrol.analysis.diagnose import diagnose
 from rankpatrol.core.diagnosis import Diagnosis
-from rankpatrol.incident.records import IncidentPolicy
+from rankpatrol.incident.records import IncidentPolicy, Stage
 from rankpatrol.judge.judge import step
 from rankpatrol.judge.records import (
     AttemptBegan,
@@ -29,6 +30,7 @@ from rankpatrol.judge.records import (
     Policy,
     Resumed,
     Suspected,
+    TimeoutNears,
 )
 from rankpatrol.launch.rundir import JobSpec, LauncherExit, OrderedEnd, Released, ResumePoint, RunDir, launcher_of
 from rankpatrol.system.clock import Clock
@@ -65,7 +67,7 @@ class Agent:
             return
         by_request = any(seen.by_request for seen in attempt.exits.values())
         try:
-            if not by_request and self._ordered() is None and self.desk.open_incident() is None:
+            if not by_request and self._ordered() is None:
                 self._crash(attempt)
         finally:
             self._run_dir.write_first(_released(attempt), Released(at_unix_s=self._clock.unix_s()))
@@ -158,6 +160,8 @@ class Agent:
                 self._judge(Looked(at_s=self._clock.mono_s(), diagnosis=self._look()))
             case Suspected():
                 self.desk.suspect(attempt.number, self._unix_s(finding.onset_s), finding.diagnosis, quiet=finding.quiet)
+            case TimeoutNears():
+                self.desk.timeout_nears(finding.fires_in_s, finding.timeout_s)
             case Judged():
                 self.desk.judged(self._unix_s(finding.onset_s), finding.diagnosis, self._eyes.best_step())
             case Resumed():
@@ -176,11 +180,16 @@ class Agent:
         return found
 
     def _crash(self, attempt: Attempt) -> None:
-        """Name who ended first, and seal, before the launcher hears of it."""
+        """Name who ended first, and seal, before the launcher hears of it. After an alert it is told what that has to do with it."""
+        alerted = self.desk.open_incident()
+        if alerted is not None and alerted.stage is not Stage.ALERTED:
+            return
         self._begin_attempt(attempt)
         self._eyes.light()
         found = look_at_crash(self._run_dir, self._eyes, self._clock)
-        if found is not None:
+        if found is not None and alerted is not None:
+            self.desk.judged(alerted.onset_unix_s, aftermath(alerted.diagnosis, found), self._eyes.best_step())
+        elif found is not None:
             exits = self._eyes.attempt.exits if self._eyes.attempt else attempt.exits
             onset_unix_s = min(seen.ended_unix_s for seen in exits.values())
             self.desk.suspect(attempt.number, onset_unix_s, found)

@@ -1,6 +1,7 @@
 """Carries out what the incident machine instructs, and feeds the results back to it. It decides nothing itself."""
 
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -26,6 +27,7 @@ from rankpatrol.incident.records import (
     SealFailed,
     Stage,
     SuspectNamed,
+    TimeoutNears,
     VerdictGiven,
 )
 from rankpatrol.journal import Journal, read_events, read_incident_events
@@ -64,7 +66,7 @@ class IncidentDesk:
 
     def adopt(self, spool: Path) -> None:
         """Take up what an earlier agent left: its incident, and the instruction it had not finished; what it told stays told."""
-        self._told = {(event["kind"], event["incident"]) for event in read_events(spool) if "incident" in event}
+        self._told = {_key(event["kind"], event["incident"], event) for event in read_events(spool) if "incident" in event}
         self._failures.clear()
         pending: tuple[Instruction, ...] = ()
         for event in read_incident_events(spool):
@@ -94,6 +96,13 @@ class IncidentDesk:
         stop = braked(diagnosis, tuple(self._failures), now)
         self._failures.append(now)
         self._handle(VerdictGiven(onset_unix_s=onset_unix_s, diagnosis=stop or diagnosis, step=step))
+
+    def timeout_nears(self, fires_in_s: float, timeout_s: float) -> None:
+        """A process group's own time-out is about to end the attempt."""
+        if (state := self.open_incident()) is not None and state.stage is Stage.ALERTED and state.bundle is None:
+            fires = f"the process group's own time-out ({say_duration(timeout_s)}) fires in {say_duration(max(0.0, fires_in_s))}"
+            self._hands.announce(f"{fires}: the evidence is sealed before", "alert")
+            self._handle(TimeoutNears(fires_in_s=fires_in_s))
 
     def progress_returned(self) -> None:
         """Every rank stirs again."""
@@ -141,9 +150,10 @@ class IncidentDesk:
 
     def _tell(self, kind: str, state: IncidentState, **fields: object) -> bool:
         """Write one event of this incident, unless it stands there already."""
-        if (kind, state.incident) in self._told:
+        key = _key(kind, state.incident, fields)
+        if key in self._told:
             return False
-        self._told.add((kind, state.incident))
+        self._told.add(key)
         self._journal.tell(kind, state.attempt, incident=state.incident, **fields)
         return True
 
@@ -180,6 +190,11 @@ class IncidentDesk:
             self._hands.announce(f"nothing more was done: {problem}. {problem.help}", "alert")
             return ActionEnded(done=False, why=str(problem))
         return ActionEnded(done=True)
+
+
+def _key(kind: str, incident: int, fields: Mapping[str, object]) -> tuple[str, int]:
+    """What makes an event of an incident the same one; a time-out that neared left a bundle of its own."""
+    return (f"{kind} {fields['path']}" if kind == "bundle_sealed" else kind, incident)
 
 
 def _said(state: IncidentState) -> dict[str, object]:

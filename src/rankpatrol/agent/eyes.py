@@ -12,7 +12,7 @@ from rankpatrol.agent.within import marks_of, recordings_of
 from rankpatrol.collect.processes import process_tree, sample_process
 from rankpatrol.collect.ranks import RankRecord, observe, with_connections, with_stacks
 from rankpatrol.core.records import Missing
-from rankpatrol.core.snapshot import LogSample, Marks, Snapshot
+from rankpatrol.core.snapshot import LogSample, Marks, ProcessGroup, Snapshot
 from rankpatrol.judge.records import RankActivity
 from rankpatrol.system.clock import Clock
 
@@ -33,6 +33,7 @@ class Eyes:
         self._logs = LogWatch(clock)
         self._steps: dict[int, int] = {}
         self._full_at_s: float | None = None
+        self._groups: dict[int, tuple[ProcessGroup, ...]] = {}
         self.attempt: Attempt | None = None
         self.looks: deque[Snapshot] = deque(maxlen=_LOOKS_KEPT)
 
@@ -40,6 +41,7 @@ class Eyes:
         """A new attempt: what was seen of the last one explains nothing of it."""
         self.attempt = attempt
         self._steps.clear()
+        self._groups.clear()
         self.calm()
 
     def light(self) -> tuple[RankActivity, ...]:
@@ -97,6 +99,10 @@ class Eyes:
         """The highest step any log has named in this attempt."""
         return max(self._steps.values(), default=None)
 
+    def groups(self) -> tuple[ProcessGroup, ...]:
+        """The process groups of this attempt, as its ranks' probes saw them made."""
+        return tuple({(group.name, group.ranks): group for groups in self._groups.values() for group in groups}.values())
+
     def calm(self) -> None:
         """Nothing is odd any more: earlier looks explain nothing of what comes."""
         self.looks.clear()
@@ -119,11 +125,14 @@ class Eyes:
         if isinstance(seen, Missing) or seen.id != record.process:
             return _ended(record, self._steps.get(record.rank))
         marks = self._marks(record.rank)
+        if isinstance(marks, Marks):
+            self._groups[record.rank] = marks.groups
         return RankActivity(
             rank=record.rank,
             ended=False,
             marked_steps=marks.steps if isinstance(marks, Marks) else None,
             phase=marks.phase if isinstance(marks, Marks) else None,
+            group_timeout_s=_shortest_timeout_s(marks),
             joined=not _GROUP_THREADS.isdisjoint(seen.thread_names),
             traced=seen.tracer_pid != 0,
             stopped=seen.state == "T",
@@ -137,6 +146,12 @@ def _without_recordings(snapshot: Snapshot) -> Snapshot:
     """Only two rounds of recordings are ever compared, and one of 2000 entries a rank is the largest part of a look."""
     old = Missing("kept of the last two looks only")
     return msgspec.structs.replace(snapshot, ranks=tuple(msgspec.structs.replace(sample, recording=old) for sample in snapshot.ranks))
+
+
+def _shortest_timeout_s(marks: Marks | Missing) -> float | None:
+    """Of all groups with peers in them; None where none is known."""
+    groups = () if isinstance(marks, Missing) else marks.groups
+    return min((group.timeout_s for group in groups if group.timeout_s is not None and len(group.ranks) > 1), default=None)
 
 
 def _ended(record: RankRecord, step: int | None) -> RankActivity:

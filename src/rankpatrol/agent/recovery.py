@@ -54,7 +54,7 @@ class Recovery:
 
     def recover(self, state: IncidentState, bundle: str) -> None:
         """End the attempt through the scheduler, from a checkpoint that was verified. Raises PatrolError."""
-        local = self._run_dir.spool / "incidents" / str(state.incident)
+        local = self._run_dir.spool / "incidents" / Path(bundle).name
         proof = reopen(local if local.exists() else Path(bundle))
 
         def tell(report: StepReport) -> None:

@@ -8,6 +8,7 @@ from rankpatrol.agent.eyes import Eyes
 from rankpatrol.analysis.waits import classify
 from rankpatrol.checkpoints.report import Selection
 from rankpatrol.core.records import Missing
+from rankpatrol.core.snapshot import ProcessGroup
 from rankpatrol.incident.records import IncidentState
 from rankpatrol.judge.records import JudgeState
 from rankpatrol.launch.rundir import JobSpec
@@ -39,10 +40,22 @@ def state_of(view: JobView, clock: Clock) -> bytes:
         "world_size": attempt.world_size() if attempt else None,
         "step": view.eyes.best_step(),
         "ranks": _ranks(view, clock),
+        "groups": _groups(view.eyes.groups()),
         "incident": view.incident,
         "checkpoints": view.checkpoints,
     }
     return msgspec.json.format(msgspec.json.encode(state))
+
+
+def _groups(groups: tuple[ProcessGroup, ...]) -> list[dict[str, object]]:
+    """Groups of the same backend, size and time-out are one row: a large job has thousands."""
+    alike: dict[tuple[str, int, float | None], list[str]] = {}
+    for group in groups:
+        alike.setdefault((group.backend, len(group.ranks), group.timeout_s), []).append(group.name)
+    return [
+        {"name": names[0], "groups": len(names), "backend": backend, "ranks": size, "timeout_s": timeout_s}
+        for (backend, size, timeout_s), names in alike.items()
+    ]
 
 
 def _ranks(view: JobView, clock: Clock) -> list[dict[str, object]]:

@@ -177,11 +177,12 @@ def _pending_members(sample: RankSample) -> tuple[int, ...]:
 
 
 def _echoes_only(failed: list[End]) -> Diagnosis:
+    timed_out = tuple(end.rank for end in failed if end.failure.timed_out)
     return Diagnosis(
         verdict="crash",
         cause="unknown",
         victim_ranks=tuple(end.rank for end in failed),
         sentence=f"{say_ranks(tuple(end.rank for end in failed))} ended of another rank's end, which is not seen here",
-        reasons_for=("their logs only echo it",),
+        reasons_for=(f"the process group's own time-out ended {say_ranks(timed_out)}" if timed_out else "their logs only echo it",),
         not_to_be_ended=ENDS_BY_ITSELF,
     )

@@ -101,7 +101,27 @@ def _print_status(folder: Path, state: dict[str, Any], age_s: float) -> None:
         console.print(Text(f"incident {incident['incident']} ({incident['stage']}): {incident['diagnosis']['sentence']}", style="bold"))
     if state["ranks"]:
         console.print(_table(state["ranks"]))
+    for line in say_groups(state.get("groups") or [], state.get("patience_s", 0.0)):
+        console.print(Text(line))
     console.print(Text(f"events: {folder / 'events.jsonl'}", style="dim"))
+
+
+def say_groups(groups: list[dict[str, Any]], patience_s: float) -> list[str]:
+    """Each kind of process group with its own time-out, and what that means beside our patience."""
+    lines = []
+    for group in (each for each in groups if each["timeout_s"] is not None and each["ranks"] > 1):
+        more = f" and {group['groups'] - 1} more like it" if group["groups"] > 1 else ""
+        head = (
+            f"process group {group['name']}{more} ({group['backend']}, {group['ranks']} ranks): time-out {say_duration(group['timeout_s'])}"
+        )
+        if group["timeout_s"] <= patience_s:
+            advice = (
+                f"shorter than patience ({say_duration(patience_s)}): it ends the ranks before a verdict; the evidence is sealed before"
+            )
+        else:
+            advice = "longer than patience, as it should be"
+        lines.append(f"{head}, {advice}")
+    return lines
 
 
 def _table(ranks: list[dict[str, Any]]) -> Table:

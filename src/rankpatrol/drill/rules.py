@@ -14,6 +14,7 @@ def complaints(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
         Expectation.RECOVERS: _recovers,
         Expectation.CRASHES: _crashes,
         Expectation.LOOPS: _loops,
+        Expectation.TIMES_OUT: _times_out,
         Expectation.SILENT: _silent,
         Expectation.ENDS_WELL: _ends_well,
         Expectation.FAILS: _fails,
@@ -83,6 +84,17 @@ def _crashes(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
             yield f"the rank had ended, yet: {_say(event)}"
     yield from _evidence_missed(outcome)
     yield from _missed("the attempt ended", marks.ended_s, bars.ended_s)
+    yield from _next_attempt_finished(outcome, marks)
+
+
+def _times_out(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
+    yield from _culprit_named(outcome, marks, bars)
+    yield from (f"the launcher restarts the job, yet: {_say(event)}" for event in outcome.events if event.kind == "action")
+    yield from (f"the time-out came first, yet: {_say(event)}" for event in outcome.events if _calls(event, "hang"))
+    sealed = next((event for event in outcome.events if event.kind == "bundle_sealed"), None)
+    failed = next((event for event in outcome.events if _calls(event, "crash")), None)
+    if sealed is None or (failed is not None and sealed.at_unix_s >= failed.at_unix_s):
+        yield "no evidence was sealed before the time-out"
     yield from _next_attempt_finished(outcome, marks)
 
 

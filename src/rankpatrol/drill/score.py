@@ -12,7 +12,7 @@ from rankpatrol.drill.rules import complaints, wrong_names
 
 __all__ = ["Bars", "Outcome", "Score", "not_run", "score"]
 
-_HAS_CULPRIT = frozenset({Expectation.RECOVERS, Expectation.CRASHES})
+_HAS_CULPRIT = frozenset({Expectation.RECOVERS, Expectation.CRASHES, Expectation.TIMES_OUT})
 
 
 def score(outcome: Outcome, bars: Bars) -> Score:
@@ -58,7 +58,7 @@ def _marks(outcome: Outcome, bars: Bars) -> Score:
 
 def _ended(outcome: Outcome) -> Event | None:
     """The end of the struck attempt; where only the patrol can have ended it, the one that came after its action."""
-    if outcome.expects is Expectation.CRASHES:
+    if outcome.expects in {Expectation.CRASHES, Expectation.TIMES_OUT}:
         return _first(outcome, lambda event: event.kind == "attempt_ended")
     action = _first(outcome, lambda event: event.kind == "action")
     return _first(outcome, lambda event: event.kind == "attempt_ended" and action is not None and event.at_unix_s >= action.at_unix_s)

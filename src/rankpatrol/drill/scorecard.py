@@ -14,6 +14,7 @@ from rankpatrol.drill.outcome import Score
 _KINDS = {
     Expectation.RECOVERS: "hang",
     Expectation.CRASHES: "crash",
+    Expectation.TIMES_OUT: "time-out",
     Expectation.LOOPS: "loop",
     Expectation.SILENT: "silence",
     Expectation.ENDS_WELL: "healthy",

@@ -23,6 +23,10 @@ _ECHOES = (
     r"DataLoader worker \(pid.*\) (?:is killed by signal|exited unexpectedly)",
 )
 _ECHO = re.compile("|".join(_ECHOES))
+# Which of the echoes are a process group's own time-out.
+_TIMEOUT = re.compile(
+    r"Timed out waiting \d+ms for (?:send|recv) operation|Watchdog caught collective operation timeout|[Mm]onitoredBarrier.*timed? ?out"
+)
 # The last line of a Python traceback: a class name, perhaps dotted, and perhaps a message.
 _RAISED = re.compile(r"^(?:\[\w+\]:)?\s*((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Iteration|Fault))(?::\s?(.*))?$")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
@@ -30,20 +34,25 @@ _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in (\S+)')
 
 
 class Failure(Record, frozen=True, kw_only=True):
-    """How a rank's log ends: the exception and the line that raised it, where there was one, and whether it only echoes another's end."""
+    """How a rank's log ends: the exception and the line that raised it, where there was one, and whether it only echoes another's end.
+
+    `timed_out`: it is the process group's own time-out that ended it.
+    """
 
     exception: str | None
     message: str
     place: str | None
     echo: bool
+    timed_out: bool = False
 
 
 def last_failure(lines: tuple[str, ...]) -> Failure:
     """The last traceback of a log tail. Without one nothing is said, but an echo is still recognised."""
     echo = any(_ECHO.search(line) for line in lines[-60:])
+    timed_out = any(_TIMEOUT.search(line) for line in lines[-60:])
     starts = [at for at, line in enumerate(lines) if _TRACEBACK.search(line)]
     if not starts:
-        return Failure(exception=None, message="", place=None, echo=echo)
+        return Failure(exception=None, message="", place=None, echo=echo, timed_out=timed_out)
     place, raised, text = None, None, ""
     for line in lines[starts[-1] + 1 :]:
         if seen := _FRAME.match(line):
@@ -51,4 +60,5 @@ def last_failure(lines: tuple[str, ...]) -> Failure:
         elif ended := _RAISED.match(line):
             raised, text = ended[1], (ended[2] or "").strip()
             break
-    return Failure(exception=raised, message=text, place=place, echo=bool(raised and _ECHO.search(text)) or (raised is None and echo))
+    echo = bool(_ECHO.search(text)) if raised else echo
+    return Failure(exception=raised, message=text, place=place, echo=echo, timed_out=echo and timed_out)

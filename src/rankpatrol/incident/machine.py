@@ -1,6 +1,7 @@
 """The life of one incident as a pure function: an event comes in, the next state and instructions go out.
 
     suspect named → ALERTED → verdict → JUDGED → bundle sealed → SEALED → action ended → ACTED → attempt ended → CLOSED
+                       ├ a group's own time-out nears → sealed at once, and still ALERTED
                        └ progress returned, or attempt ended → what was put aside is sealed → CLOSED
 
 It can be stopped after any step: the recorded events, replayed, give the same state and the instruction that is still open.
@@ -28,6 +29,7 @@ from rankpatrol.incident.records import (
     SealFailed,
     Stage,
     SuspectNamed,
+    TimeoutNears,
     VerdictGiven,
 )
 
@@ -43,6 +45,8 @@ def step(state: IncidentState | None, event: IncidentEvent, policy: IncidentPoli
             return _begin(state, event)
         case _ if state is None or state.stage is Stage.CLOSED:
             return state, ()
+        case TimeoutNears():
+            return _seal_early(state)
         case VerdictGiven():
             return _judge(state, event)
         case BundleSealed():
@@ -91,6 +95,14 @@ def _begin(state: IncidentState | None, event: SuspectNamed) -> Outcome:
     return begun, (RaiseAlert(quiet=event.quiet),)
 
 
+def _seal_early(state: IncidentState) -> Outcome:
+    """People hear of it even where this phase had its alert: soon there will be nobody left to look at."""
+    if state.stage is not Stage.ALERTED or state.closing or state.bundle:
+        return state, ()
+    alert = (RaiseAlert(),) if state.quiet else ()
+    return replace(state, quiet=False), (*alert, SealEvidence(fresh=True))
+
+
 def _judge(state: IncidentState, event: VerdictGiven) -> Outcome:
     if state.stage is not Stage.ALERTED or state.closing:
         return state, ()
@@ -101,6 +113,8 @@ def _judge(state: IncidentState, event: VerdictGiven) -> Outcome:
 def _sealed(state: IncidentState, event: BundleSealed, policy: IncidentPolicy) -> Outcome:
     if state.closing:
         return replace(state, stage=Stage.CLOSED, bundle=event.path), (Close(how=state.closing),)
+    if state.stage is Stage.ALERTED:
+        return replace(state, bundle=event.path), ()
     if state.stage is not Stage.JUDGED:
         return state, ()
     sealed = replace(state, stage=Stage.SEALED, bundle=event.path)
@@ -132,6 +146,6 @@ def _over(state: IncidentState, how: str) -> Outcome:
         return state, ()
     if state.quiet and state.stage is Stage.ALERTED:
         return replace(state, stage=Stage.CLOSED), ()
-    if state.stage in {Stage.SEALED, Stage.ACTED}:
+    if state.stage in {Stage.SEALED, Stage.ACTED} or (state.stage is Stage.ALERTED and state.bundle):
         return replace(state, stage=Stage.CLOSED), (Close(how=how),)
     return replace(state, closing=how, seals_failed=0), (SealEvidence(fresh=False),)

@@ -34,6 +34,12 @@ class VerdictGiven(Record, frozen=True, tag="verdict_given", kw_only=True):
     step: int | None = None
 
 
+class TimeoutNears(Record, frozen=True, tag="timeout_nears", kw_only=True):
+    """A process group's own time-out will end the attempt soon, whatever we think of it: the evidence is sealed before."""
+
+    fires_in_s: float
+
+
 class BundleSealed(Record, frozen=True, tag="bundle_sealed", kw_only=True):
     """The evidence is sealed at this path."""
 
@@ -63,7 +69,7 @@ class AttemptEnded(Record, frozen=True, tag="attempt_ended", kw_only=True):
     ordered: bool
 
 
-IncidentEvent = SuspectNamed | VerdictGiven | BundleSealed | SealFailed | ActionEnded | ProgressReturned | AttemptEnded
+IncidentEvent = SuspectNamed | TimeoutNears | VerdictGiven | BundleSealed | SealFailed | ActionEnded | ProgressReturned | AttemptEnded
 
 
 class RaiseAlert(Record, frozen=True, tag="raise_alert", kw_only=True):
@@ -104,7 +110,7 @@ class IncidentPolicy(Record, frozen=True, kw_only=True):
 
 
 class IncidentState(Record, frozen=True, kw_only=True):
-    """One incident. `closing` waits for the seal of evidence that was put aside."""
+    """One incident. `closing` waits for the seal of evidence that was put aside; a `bundle` while ALERTED was sealed before a time-out."""
 
     incident: int
     attempt: int

@@ -17,6 +17,7 @@ from rankpatrol.judge.records import (
     Resumed,
     Seen,
     Suspected,
+    TimeoutNears,
 )
 
 # A rank that waits for its loader wakes once in 5 s: one switch, and now and then the whole tick in which that falls. One that trains
@@ -164,7 +165,15 @@ def _allowed_s(state: JudgeState, phase: str, policy: Policy) -> float:
 
 def _calm(state: JudgeState) -> JudgeState:
     return msgspec.structs.replace(
-        state, looked_at_s=None, silent_since_s=None, agreeing=(), worked_at_s=None, suspected=False, judged=False, stall_phase=None
+        state,
+        looked_at_s=None,
+        silent_since_s=None,
+        agreeing=(),
+        worked_at_s=None,
+        suspected=False,
+        judged=False,
+        timeout_told=False,
+        stall_phase=None,
     )
 
 
@@ -181,13 +190,31 @@ def _weigh(state: JudgeState, event: Looked, policy: Policy) -> tuple[JudgeState
         return state, ()
     onset_s = _onset(state, diagnosis)
     findings: list[Finding] = []
-    if not state.suspected and event.at_s - onset_s >= _alert_after_s(state, diagnosis, phase, policy):
+    nears = _timeout_nears(state, event, policy)
+    if not state.suspected and (nears or event.at_s - onset_s >= _alert_after_s(state, diagnosis, phase, policy)):
         findings.append(Suspected(onset_s=onset_s, diagnosis=diagnosis, phase=phase, quiet=phase in state.alerted))
         state = msgspec.structs.replace(state, suspected=True, alerted=state.alerted | {phase})
     if state.suspected and not state.judged and _is_hang(state, event, onset_s, policy):
         findings.append(Judged(onset_s=onset_s, diagnosis=diagnosis))
         state = msgspec.structs.replace(state, judged=True)
+    elif nears and not state.judged:
+        findings.append(nears)
+        state = msgspec.structs.replace(state, timeout_told=True)
     return state, tuple(findings)
+
+
+def _timeout_nears(state: JudgeState, event: Looked, policy: Policy) -> TimeoutNears | None:
+    """Counted from where each victim stood still, which is never before it entered its collective."""
+    if state.timeout_told:
+        return None
+    victims = [state.seen[rank] for rank in event.diagnosis.victim_ranks if rank in state.seen]
+    fires = [
+        TimeoutNears(fires_in_s=seen.stirred_at_s + seen.activity.group_timeout_s - event.at_s, timeout_s=seen.activity.group_timeout_s)
+        for seen in victims
+        if seen.activity.group_timeout_s is not None
+    ]
+    first = min(fires, key=lambda each: each.fires_in_s, default=None)
+    return first if first is not None and first.fires_in_s <= min(policy.timeout_margin_s, first.timeout_s / 3) else None
 
 
 def _alert_after_s(state: JudgeState, diagnosis: Diagnosis, phase: str, policy: Policy) -> float:

@@ -30,13 +30,15 @@ class Policy(Record, frozen=True, kw_only=True):
     learned_ceiling_s: float = 900.0
     # Storage takes its time over checkpoints: quiet writes get twice the patience.
     checkpoint_patience_factor: float = 2.0
+    # The evidence is sealed this long before a process group's own time-out fires, or in the last third of a short one.
+    timeout_margin_s: float = 30.0
 
 
 class RankActivity(Record, frozen=True, kw_only=True):
     """The light facts of one rank, once a second. `joined`: it is a member of a process group, so no longer starting.
 
     `failed`: it ended in any way but with exit code 0. `switches` are the voluntary ones: on a busy node even a short wake is preempted
-    several times. `marked_steps` and `phase` are its probe's words, None without one.
+    several times. `marked_steps`, `phase` and `group_timeout_s` (its shortest) are its probe's words, or None.
     """
 
     rank: int
@@ -50,6 +52,7 @@ class RankActivity(Record, frozen=True, kw_only=True):
     step: int | None
     marked_steps: int | None = None
     phase: str | None = None
+    group_timeout_s: float | None = None
 
 
 class AttemptBegan(Record, frozen=True, tag="attempt_began", kw_only=True):
@@ -95,6 +98,13 @@ class Suspected(Record, frozen=True, tag="suspected", kw_only=True):
     quiet: bool
 
 
+class TimeoutNears(Record, frozen=True, tag="timeout_nears", kw_only=True):
+    """A process group's own time-out will end the job soon, before the judge has made up its mind."""
+
+    fires_in_s: float
+    timeout_s: float
+
+
 class Judged(Record, frozen=True, tag="judged", kw_only=True):
     """A verdict: nothing of whoever is awaited worked for the policy's patience, or it is proved that it cannot end."""
 
@@ -108,7 +118,7 @@ class Resumed(Record, frozen=True, tag="resumed", kw_only=True):
     at_s: float
 
 
-Finding = LookCloser | Suspected | Judged | Resumed
+Finding = LookCloser | Suspected | TimeoutNears | Judged | Resumed
 
 
 class Seen(Record, frozen=True, kw_only=True):
@@ -134,6 +144,7 @@ class JudgeState(Record, frozen=True, kw_only=True):
     worked_at_s: float | None = None
     suspected: bool = False
     judged: bool = False
+    timeout_told: bool = False
     # What this job has taught: the longest silence of each phase that ended by itself. Kept over attempts.
     learned_s: dict[str, float] = msgspec.field(default_factory=dict)
     alerted: frozenset[str] = frozenset()

@@ -32,6 +32,7 @@ _PLACES = {
     "N6-block": "n6:LinesByTheBlock",
     "N6-none": "n6:NoLines",
     "N13": "n13:LateLeaver",
+    "N18": "n18:TimeOutBeforePatience",
     "ends-well": "ends_well:EndsWell",
     "exits-at-once": "exits_at_once:ExitsAtOnce",
     "ctrl-c": "ctrl_c:CtrlC",

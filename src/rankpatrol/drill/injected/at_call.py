@@ -5,6 +5,7 @@ Inert unless AT_CALL is set and names this rank; it runs the next `sitecustomize
 
 from __future__ import annotations  # Python 3.8 reads the annotations below only as text
 
+import datetime as dt
 import functools
 import importlib
 import importlib.machinery
@@ -83,6 +84,17 @@ def _at_barrier(module: ModuleType, on_call: Callable[..., Any]) -> None:
     _wrap(module, "barrier", instead=on_call)
 
 
+def _shorten(module: ModuleType, seconds: float) -> None:
+    """As if the script itself gave its process groups this time-out."""
+    wrapped = module.init_process_group
+
+    @functools.wraps(wrapped)
+    def init_process_group(*args: Any, **keywords: Any) -> Any:
+        return wrapped(*args, **dict(keywords, timeout=dt.timedelta(seconds=seconds)))
+
+    module.init_process_group = init_process_group  # type: ignore[attr-defined]  # that is what this is for
+
+
 def _wrap(
     module: ModuleType,
     name: str,
@@ -145,6 +157,10 @@ def _follow(text: str) -> None:
     try:
         plan = json.loads(text)
         is_chosen, everywhere = rank == str(plan["rank"]), plan["at"] in {"group", "print"}
+        if rank is not None and "group_timeout_s" in plan:
+            sys.meta_path.insert(
+                0, _Watch("torch.distributed.distributed_c10d", functools.partial(_shorten, seconds=plan["group_timeout_s"]))
+            )
         if rank is None or not (is_chosen or everywhere):
             return
         chore = getattr(importlib.import_module("_site_chores"), plan["do"])

@@ -1,0 +1,32 @@
+"""A crash after an alert: the fault was named while all were alive, and what failed later may only be its outcome."""
+
+from msgspec.structs import replace
+
+from rankpatrol.analysis.crash import ENDS_BY_ITSELF
+from rankpatrol.analysis.scene import say_ranks
+from rankpatrol.core.diagnosis import Diagnosis
+
+
+def aftermath(alerted: Diagnosis, crash: Diagnosis) -> Diagnosis:
+    """The verdict on a crash whose attempt had a suspect already.
+
+    A rank that failed of its own is the culprit, whoever was suspected before. Where the others only echo each other or their group's
+    time-out, the suspect of the alert stays named; one that still worked then is not to blame, the time-out was too short for it.
+    """
+    if crash.culprit_ranks is not None:
+        return replace(crash, reasons_for=(*crash.reasons_for, f"before it ended: {alerted.sentence}"))
+    if alerted.verdict not in {"hang", "benign_wait"}:
+        return crash
+    outcome = f"{say_ranks(crash.victim_ranks)} ended of it" if crash.victim_ranks else "the others ended of it"
+    ended = replace(
+        alerted,
+        verdict="crash",
+        victim_ranks=crash.victim_ranks or alerted.victim_ranks,
+        sentence=f"{alerted.sentence}; then {outcome}",
+        reasons_for=(*alerted.reasons_for, *crash.reasons_for),
+        not_to_be_ended=ENDS_BY_ITSELF,
+    )
+    if alerted.verdict == "hang":
+        return ended
+    longer = f"Give the process group a longer timeout=, or let {say_ranks(alerted.awaited_ranks or ())} do this before the others wait"
+    return replace(ended, cause="timeout_too_short", suggested=(*alerted.suggested, longer))
