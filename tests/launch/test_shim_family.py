@@ -146,6 +146,29 @@ def test_a_child_that_the_rank_leaves_after_a_good_end_is_spared(job: Job) -> No
         assert not gone(child, 0.2)
 
 
+def test_of_those_a_rank_leaves_after_a_good_end_only_stuck_loaders_are_ended(job: Job) -> None:
+    code = """
+names = [b"pt_data_worker", b"uploader"]
+read, write = os.pipe()
+for name in names:
+    if os.fork() == 0:
+        os.setsid()
+        open("/proc/self/comm", "wb").write(name)
+        os.write(write, b"%d\\n" % os.getpid())
+        os.close(1)
+        forever()
+    ready_line = os.read(read, 20)
+    names[names.index(name)] = int(ready_line)
+ready(*names)
+sys.stdin.read()
+"""
+    with shimmed(job, code, deadlines={**QUICK, "loaders_leave_s": 0.1}) as shim, watched(*heard_ready(shim)) as (loader, uploader):
+        assert shim.wait(10) == 0
+        assert gone(loader, 0)
+        assert not gone(uploader, 0.1)
+        signal.pidfd_send_signal(uploader, signal.SIGKILL)
+
+
 def test_orphans_that_end_while_the_rank_lives_leave_no_zombies(job: Job) -> None:
     code = "for _ in range(20):\n    if os.fork() == 0:\n        os.fork()\n        os._exit(0)\n    os.wait()\nready()\nforever()"
     with shimmed(job, code) as shim:

@@ -8,10 +8,12 @@ import os
 import resource
 import signal
 import time
-from typing import NamedTuple
+from typing import Callable, NamedTuple
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER = 1, 4, 36, 0x59616D61
 PR_SET_PTRACER_ANY = (1 << 64) - 1
+
+_LOADER = "pt_data_worker"
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -90,14 +92,36 @@ def reap(spare: int = 0) -> None:
             os.waitpid(seen.si_pid, os.WNOHANG)
 
 
-def sweep(ancestor: int, grace_s: float) -> None:
-    """End all descendants, also those born meanwhile. One in D state cannot be ended by anybody: it is left after 2 s."""
+def loaders(ancestor: int) -> list[Kin]:
+    """Descendants that are torch's own DataLoader processes, by the name they give themselves; older ones have none and are spared."""
+    return [process for process in descendants(ancestor) if _comm(process.pid) == _LOADER]
+
+
+def _comm(pid: int) -> str | None:
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as comm:
+            return comm.read().rstrip("\n")
+    except OSError:
+        return None
+
+
+def end_stuck_loaders(ancestor: int, leave_s: float, grace_s: float) -> None:
+    """After a good end: a healthy loader notices within 5 s that its rank has gone; one that does not would never go."""
+    until = time.monotonic() + leave_s
+    while loaders(ancestor) and time.monotonic() < until:
+        reap()
+        time.sleep(0.05)
+    sweep(ancestor, grace_s, loaders)
+
+
+def sweep(ancestor: int, grace_s: float, wanted: Callable[[int], list[Kin]] = descendants) -> None:
+    """End all descendants (or those `wanted`), also those born meanwhile. One in D state cannot be ended: it is left after 2 s."""
     for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 2.0)):
         told: set[Kin] = set()
         until = time.monotonic() + wait_s
         while True:
             reap()
-            left = descendants(ancestor)
+            left = wanted(ancestor)
             for process in left:
                 if process not in told:
                     told.add(process)

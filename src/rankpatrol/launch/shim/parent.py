@@ -18,6 +18,7 @@ from rankpatrol.launch.shim.kernel import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_PDEATHSIG,
     end_as,
+    end_stuck_loaders,
     hold_standard_streams,
     prctl,
     prepare_rank,
@@ -44,6 +45,7 @@ class Deadlines(NamedTuple):
     term_after_int_s: float = 20.0
     kill_s: float = 25.0
     descendants_s: float = 1.0  # between their SIGTERM and their SIGKILL
+    loaders_leave_s: float = 6.0  # torch's loaders look every 5 s whether their rank is still there (MP_STATUS_CHECK_INTERVAL)
     hold_s: float = 20.0  # a failed rank's exit, while the evidence of the others is taken
     hold_alone_s: float = 5.0  # the same without an agent: a new one starts within a second
     settle_s: float = 0.3  # for a rank's last words to reach its log
@@ -233,6 +235,9 @@ def main(command: list[str], launcher_pid: int, deadlines: Deadlines = DEADLINES
     if status != 0 or shim.by_request or shim.launcher_lost:
         # Stuck loader processes hold the dead rank's sockets and GPU memory, and its peers wait on.
         sweep(os.getpid(), deadlines.descendants_s)
+    else:
+        # Uploaders and checkpoint writers go on.
+        end_stuck_loaders(os.getpid(), deadlines.loaders_leave_s, deadlines.descendants_s)
     return _end(shim, desk, status, ended_unix_s)
 
 
