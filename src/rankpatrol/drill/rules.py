@@ -15,6 +15,7 @@ def complaints(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
         Expectation.CRASHES: _crashes,
         Expectation.LOOPS: _loops,
         Expectation.TIMES_OUT: _times_out,
+        Expectation.LAUNCHER_LOST: _launcher_lost,
         Expectation.SILENT: _silent,
         Expectation.ENDS_WELL: _ends_well,
         Expectation.FAILS: _fails,
@@ -96,6 +97,19 @@ def _times_out(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
     if sealed is None or (failed is not None and sealed.at_unix_s >= failed.at_unix_s):
         yield "no evidence was sealed before the time-out"
     yield from _next_attempt_finished(outcome, marks)
+
+
+_GONE_S = 5.0
+
+
+def _launcher_lost(outcome: Outcome, _marks: Score, _bars: Bars) -> Iterator[str]:
+    told = outcome.told
+    gone_s = None if told.until_unix_s is None or told.at_unix_s is None else told.until_unix_s - told.at_unix_s
+    yield from _missed("all ranks were gone", gone_s, _GONE_S)
+    yield from (f"{stranger} was of another job, and is gone" for stranger in told.harmed)
+    yield from (f"nothing hung, yet: {_say(event)}" for event in outcome.events if _calls(event, "hang") or event.kind == "action")
+    if outcome.exit_code == 0:
+        yield "the launcher was killed, yet the exit code is 0"
 
 
 def _evidence_missed(outcome: Outcome) -> Iterator[str]:

@@ -16,6 +16,7 @@ _KINDS = {
     Expectation.CRASHES: "crash",
     Expectation.TIMES_OUT: "time-out",
     Expectation.LOOPS: "loop",
+    Expectation.LAUNCHER_LOST: "launcher",
     Expectation.SILENT: "silence",
     Expectation.ENDS_WELL: "healthy",
     Expectation.FAILS: "fails",

@@ -31,16 +31,17 @@ class AgentKilled(SleepsBeforeCollective):
         if self._struck:
             return
         self._events = self._events or EventFile(scene.job / "events.jsonl")
-        if any(event.kind == self.after for event in self._events.look()) and (agent := _agent(scene)) is not None:
+        if any(event.kind == self.after for event in self._events.look()) and (agent := recorded_process(scene, "agent.json")) is not None:
             self._struck = True
             with contextlib.suppress(ProcessChanged):
                 send_signal(agent, signal.SIGKILL)
 
 
-def _agent(scene: Scene) -> ProcessId | None:
+def recorded_process(scene: Scene, name: str) -> ProcessId | None:
+    """A process that the run directory knows: the agent, or the launcher."""
     try:
         job: dict[str, Any] = msgspec.json.decode((scene.job / "job.json").read_bytes())
-        return msgspec.json.decode((Path(job["run_dir"]) / "agent.json").read_bytes(), type=ProcessId)
+        return msgspec.json.decode((Path(job["run_dir"]) / name).read_bytes(), type=ProcessId)
     except (OSError, msgspec.MsgspecError, KeyError):
         return None
 

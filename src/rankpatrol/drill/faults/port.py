@@ -14,6 +14,7 @@ class Expectation(StrEnum):
     CRASHES = "the rank that failed first is named with proof, the evidence sealed, and the next attempt finished"
     LOOPS = "the third failure of one kind in a row stops the job, and says so"
     TIMES_OUT = "a group's own time-out ends the attempt: the evidence is sealed before it, and its victims are not blamed"
+    LAUNCHER_LOST = "every process of the job is gone within 5 s of its launcher, and nobody else's is touched"
     SILENT = "a long silence is no hang: nothing is done, alerts close by themselves, and the training finishes"
     ENDS_WELL = "nothing is called a hang, nothing is done, and the training finishes"
     FAILS = "the training fails by itself, and is not called a hang"
