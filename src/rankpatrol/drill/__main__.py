@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import click
+import msgspec
 from rich.console import Console
 
 from rankpatrol.core.durations import parse_duration_s
@@ -20,6 +21,8 @@ from rankpatrol.drill.scene import draw
 from rankpatrol.drill.score import Bars, Score, not_run, score
 from rankpatrol.drill.scorecard import table, to_json
 from rankpatrol.system.files import write_atomic
+
+_SILENCE_S = 20.0
 
 
 class Draw(Record, frozen=True):
@@ -79,7 +82,10 @@ def _run_one(drawn: Draw, settings: Settings, out: Path) -> Score:
     folder = Path(tempfile.mkdtemp(prefix=f"{drawn.fault_id}-{drawn.number:02d}-", dir=out.resolve()))
     fault = make(drawn.fault_id)
     scene = draw(folder, seed=drawn.seed, ranks=drawn.ranks, steps=fault.steps)
-    bars = Bars(suspect_s=fault.suspect_s, silence_s=parse_duration_s(settings.patience))
+    settings = settings if fault.patience is None else msgspec.structs.replace(settings, patience=fault.patience)
+    # A silence is measured against the patience of a drill even where the row has the one that is shipped.
+    silence_s = min(parse_duration_s(settings.patience), _SILENCE_S)
+    bars = Bars(suspect_s=fault.suspect_s, ended_s=fault.ended_s, silence_s=silence_s)
     try:
         return score(play(fault, scene, settings, run_number=drawn.number, seed=drawn.seed), bars)
     except (PatrolError, OSError, subprocess.TimeoutExpired) as problem:

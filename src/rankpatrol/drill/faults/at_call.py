@@ -16,6 +16,10 @@ class AtCall(Fault):
     at: str
     do: str
     lasts_s: float = 0.0
+    # Every rank does it, not the chosen one alone.
+    everyone: bool = False
+    # False where the chore is begun before its rank misses it, as in a loader that reads ahead: then the onset shows in the steps.
+    timed: bool = True
 
     def prepare(self, scene: Scene) -> dict[str, str]:
         # The name of this folder stands in the rank's stack: it must not give the answer away.
@@ -32,6 +36,8 @@ class AtCall(Fault):
             "step": self.step(scene),
             "seconds": self.lasts_s,
             "folder": str(scratch),
+            "everyone": self.everyone,
+            "timed": self.timed,
             "note": str(scene.truth),
             **self.more(),
         }

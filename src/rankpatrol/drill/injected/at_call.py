@@ -76,6 +76,19 @@ def _at_group(module: ModuleType, on_call: Callable[..., None]) -> None:
     _wrap(module, "init_process_group", after=prepare)
 
 
+def _at_fetch(module: ModuleType, on_call: Callable[..., None]) -> None:
+    """In each loader process of its own: a call is one item of this process."""
+    fetcher = module._MapDatasetFetcher
+    fetch = fetcher.fetch
+
+    @functools.wraps(fetch)
+    def wrapper(self: object, indexes: object) -> Any:
+        on_call()
+        return fetch(self, indexes)
+
+    fetcher.fetch = wrapper
+
+
 def _at_end(module: ModuleType, on_call: Callable[..., None]) -> None:
     _wrap(module, "destroy_process_group", after=on_call)
 
@@ -122,17 +135,24 @@ _PLACES = {
     "save": ("torch.serialization", _at_save),
     "group": ("torch.distributed.distributed_c10d", _at_group),
     "barrier": ("torch.distributed.distributed_c10d", _at_barrier),
+    "fetch": ("torch.utils.data._utils.fetch", _at_fetch),
     "end": ("torch.distributed.distributed_c10d", _at_end),
 }
 
 
-def _make_on_call(plan: dict[str, Any], chore: Callable[..., None]) -> Callable[..., Any]:
+def _make_on_call(plan: dict[str, Any], chore: Callable[..., None], is_chosen: bool) -> Callable[..., Any]:
     calls = [0]
 
     def on_call(*_ignored: object) -> Any:
         calls[0] += 1
-        told = {"rank": plan["rank"], "step": plan["step"], "at_unix_s": time.time(), "pids": [os.getpid()]}
-        if calls[0] == plan["call"] and _write_note(plan["note"], told, os.O_EXCL):
+        told = {"rank": plan["rank"], "step": plan["step"], "pids": [os.getpid()]}
+        if plan.get("timed", True):
+            told["at_unix_s"] = time.time()
+        if calls[0] != plan["call"]:
+            return None
+        if plan.get("everyone") and not is_chosen:
+            chore(plan)
+        elif _write_note(plan["note"], told, os.O_EXCL):
             chore(plan)
             _write_note(plan["note"], dict(told, until_unix_s=time.time()), os.O_TRUNC)
             return plan["do"] == "skip"
@@ -156,19 +176,22 @@ def _follow(text: str) -> None:
     rank = os.environ.get("RANK")
     try:
         plan = json.loads(text)
-        is_chosen, everywhere = rank == str(plan["rank"]), plan["at"] in {"group", "print"}
+        is_chosen, everywhere = rank == str(plan["rank"]), plan.get("everyone") or plan["at"] in {"group", "print"}
         if rank is not None and "group_timeout_s" in plan:
             sys.meta_path.insert(
                 0, _Watch("torch.distributed.distributed_c10d", functools.partial(_shorten, seconds=plan["group_timeout_s"]))
             )
         if rank is None or not (is_chosen or everywhere):
             return
-        chore = getattr(importlib.import_module("_site_chores"), plan["do"])
+        chores = importlib.import_module("_site_chores")
+        chore = getattr(chores, plan["do"])
+        getattr(chores, "before_" + plan["do"], _do_nothing)(plan)
         if plan["at"] == "print":
             chore(plan)
         elif os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
             module, install = _PLACES[plan["at"]]
-            on_call = _make_on_call(plan, chore) if is_chosen else _do_nothing
+            does = is_chosen or plan.get("everyone")
+            on_call = _make_on_call(plan, chore, is_chosen) if does else _do_nothing
             sys.meta_path.insert(0, _Watch(module, functools.partial(install, on_call=on_call)))
     except (ValueError, KeyError, TypeError, AttributeError):
         return

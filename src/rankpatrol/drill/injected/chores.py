@@ -18,6 +18,101 @@ def rest(_plan: dict[str, Any]) -> None:
         time.sleep(3600)
 
 
+def rest_talking(_plan: dict[str, Any]) -> None:
+    """Sleep for ever, while a thread of this process says each second that it lives."""
+    import threading  # ruff: ignore[PLC0415] - not imported into a user's interpreter before its time
+
+    def heartbeat() -> None:
+        while True:
+            sys.stdout.write("heartbeat: alive\n")
+            sys.stdout.flush()
+            time.sleep(1)
+
+    threading.Thread(target=heartbeat, daemon=True).start()
+    rest(_plan)
+
+
+def pause(plan: dict[str, Any]) -> None:
+    """Stand still for a while, as under a long garbage collection or swapping."""
+    time.sleep(plan["seconds"])
+
+
+_locks: list[Any] = []
+
+
+def before_take_the_lock(_plan: dict[str, Any]) -> None:
+    """In the rank: take a lock for good. Whoever is forked from here inherits it taken, and nobody there ever gives it back."""
+    import threading  # ruff: ignore[PLC0415] - not imported into a user's interpreter before its time
+
+    _locks.append(threading.Lock())
+    _locks[0].acquire()
+
+
+def take_the_lock(_plan: dict[str, Any]) -> None:
+    """In a loader process: wait for a lock that its parent held when it was forked."""
+    _locks[0].acquire()
+
+
+def read_nowhere(_plan: dict[str, Any]) -> None:
+    """Read where nothing is mapped."""
+    import ctypes  # ruff: ignore[PLC0415] - not imported into a user's interpreter before its time
+
+    ctypes.string_at(8)
+
+
+def abort(_plan: dict[str, Any]) -> None:
+    """End as an assertion of a C library does."""
+    os.abort()
+
+
+def fill_a_pipe(plan: dict[str, Any]) -> None:
+    """Write into storage that takes no more: a named pipe whose reader does not read."""
+    path = os.path.join(plan["folder"], "optimizer.bin")  # ruff: ignore[PTH118] - as below, no pathlib
+    os.mkfifo(path)
+    target = os.open(path, os.O_RDWR)
+    while True:
+        os.write(target, bytes(1 << 16))
+
+
+def evaluate(plan: dict[str, Any]) -> None:
+    """Evaluate in silence: forward passes without a line and without a collective."""
+    tune(plan)
+
+
+def copy_in_a_child(plan: dict[str, Any]) -> None:
+    """Let a child process shuffle files, and wait for it."""
+    import subprocess  # ruff: ignore[PLC0415] - not imported into a user's interpreter before its time
+
+    variables = {name: value for name, value in os.environ.items() if name not in {"RANK", "AT_CALL"}}
+    code = "import _site_chores, json, sys; _site_chores.shuffle_files(json.loads(sys.argv[1]))"
+    folder = os.path.dirname(os.path.realpath(__file__))  # ruff: ignore[PTH120]
+    words = [sys.executable, "-c", code, '{"seconds": %s, "folder": "%s"}' % (plan["seconds"], plan["folder"])]  # ruff: ignore[UP031]
+    subprocess.run(words, check=True, env=dict(variables, PYTHONPATH=folder))
+
+
+def map_a_file(plan: dict[str, Any]) -> None:
+    """Load a model by mmap from slow storage: nothing is read by call, pages come in one by one."""
+    import mmap  # ruff: ignore[PLC0415] - not imported into a user's interpreter before its time
+
+    size = 64 << 20
+    path = os.path.join(plan["folder"], "model.bin")  # ruff: ignore[PTH118]
+    with open(path, "wb") as model:  # ruff: ignore[PTH123]
+        model.writelines(os.urandom(1 << 20) for _ in range(64))
+        model.flush()
+        os.fsync(model.fileno())
+    until, at = time.monotonic() + plan["seconds"], 0
+    with open(path, "rb") as model:  # ruff: ignore[PTH123]
+        os.posix_fadvise(model.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        with mmap.mmap(model.fileno(), size, access=mmap.ACCESS_READ) as pages:
+            pages.madvise(mmap.MADV_RANDOM)
+            while time.monotonic() < until:
+                at = (at + (1 << 16)) % size
+                pages[at]
+                if at < 1 << 16:
+                    os.posix_fadvise(model.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                time.sleep(0.25)
+
+
 def count(_plan: dict[str, Any]) -> None:
     """Never come to an end, in three lines."""
     number = 0
