@@ -18,6 +18,8 @@ from rankpatrol.drill.faults.port import Expectation
 from rankpatrol.drill.injected import at_call, chores
 from rankpatrol.drill.scene import Scene, draw
 
+pytestmark = pytest.mark.timeout(90)  # many of these import torch, on a machine that may be busy
+
 # All places of a training where something can happen, on one gloo rank.
 TRAIN = """
 import sys
