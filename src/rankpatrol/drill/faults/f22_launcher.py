@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from rankpatrol.core.records import ProcessId
 from rankpatrol.drill.family import descendants
@@ -27,8 +28,10 @@ class LauncherKilled(Fault):
         self._stranger: subprocess.Popen[bytes] | None = None
         self._family: list[ProcessId] = []
         self._struck = Truth()
+        self._note = Path()
 
-    def prepare(self, scene: Scene) -> dict[str, str]:  # ruff: ignore[ARG002] - the port's words
+    def prepare(self, scene: Scene) -> dict[str, str]:
+        self._note = scene.truth
         variables = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "another"}
         waiting = "import sys; sys.stdin.read()"
         self._stranger = subprocess.Popen([sys.executable, "-c", waiting], env=variables, stdin=subprocess.PIPE, start_new_session=True)
@@ -37,7 +40,11 @@ class LauncherKilled(Fault):
     def strike(self, scene: Scene, moment: Moment) -> None:
         if self._struck.at_unix_s is None:
             self._kill(scene, moment)
-        elif self._struck.until_unix_s is None and not any(identify(process.pid) == process for process in self._family):
+        else:
+            self._note_the_end()
+
+    def _note_the_end(self) -> None:
+        if self._struck.until_unix_s is None and not any(identify(process.pid) == process for process in self._family):
             lost = self._stranger is None or self._stranger.poll() is not None
             self._struck = Truth(
                 step=self._struck.step,
@@ -45,9 +52,11 @@ class LauncherKilled(Fault):
                 until_unix_s=time.time(),
                 harmed=("the stranger's rank",) if lost else (),
             )
-            write_truth(scene.truth, self._struck)
+            write_truth(self._note, self._struck)
 
     def clear(self) -> None:
+        if self._struck.at_unix_s is not None:
+            self._note_the_end()  # the run itself may end first
         if self._stranger is not None:
             self._stranger.communicate()
 
@@ -57,5 +66,5 @@ class LauncherKilled(Fault):
             return
         self._family = descendants(launcher.pid)
         self._struck = Truth(step=moment.step, at_unix_s=time.time())
-        write_truth(scene.truth, self._struck)
+        write_truth(self._note, self._struck)
         send_signal(launcher, signal.SIGKILL)
