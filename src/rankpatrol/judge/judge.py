@@ -214,7 +214,10 @@ def _timeout_nears(state: JudgeState, event: Looked, policy: Policy) -> TimeoutN
         if seen.activity.group_timeout_s is not None
     ]
     first = min(fires, key=lambda each: each.fires_in_s, default=None)
-    return first if first is not None and first.fires_in_s <= min(policy.timeout_margin_s, first.timeout_s / 3) else None
+    if first is None:
+        return None
+    margin_s = min(policy.timeout_margin_s, max(policy.timeout_margin_floor_s, first.timeout_s / 3))
+    return first if first.fires_in_s <= margin_s else None
 
 
 def _alert_after_s(state: JudgeState, diagnosis: Diagnosis, phase: str, policy: Policy) -> float:

@@ -30,8 +30,10 @@ class Policy(Record, frozen=True, kw_only=True):
     learned_ceiling_s: float = 900.0
     # Storage takes its time over checkpoints: quiet writes get twice the patience.
     checkpoint_patience_factor: float = 2.0
-    # The evidence is sealed this long before a process group's own time-out fires, or in the last third of a short one.
+    # The evidence is sealed this long before a process group's own time-out fires, or in the last third of a short one; a look comes
+    # every 5 s and a seal takes up to 3 s, so never later than the floor.
     timeout_margin_s: float = 30.0
+    timeout_margin_floor_s: float = 8.0
 
 
 class RankActivity(Record, frozen=True, kw_only=True):
