@@ -211,6 +211,8 @@ class Agent:
         ordered = self._ordered()
         stopped = self.desk.state is not None and self.desk.state.diagnosis.verdict == "stop"
         reason = f"ordered by {ordered.signal}" if ordered else "finished" if exit_code == 0 else "stopped" if stopped else "failed"
+        if self._spec.attached and exit_code is None:
+            reason = "ended"  # nobody whose child it was has told us how
         self._teller.job_ends(self._eyes.attempt.number if self._eyes.attempt else 0, exit_code, reason)
         self._write_state(ended=reason)
         if not self._teller.courier.delivered(CARRY_S):

@@ -36,6 +36,10 @@ class ProcessDirectory:
         except OSError as problem:
             return self._missing(name, problem)
 
+    def owner(self) -> int:
+        """The user that the kernel lets read it: the process's own, or root's where its memory may not be dumped (proc(5))."""
+        return os.fstat(self._descriptor).st_uid
+
     def read_memory(self, address: int, max_bytes: int) -> bytes | Missing:
         """What the process holds at an address. Takes its memory lock: never call it while another of its threads is in D state."""
         if not 0 < address < 1 << 63:

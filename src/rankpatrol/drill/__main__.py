@@ -40,10 +40,11 @@ class Draw(Record, frozen=True):
 @click.option("--ranks", type=click.IntRange(2), default=4, show_default=True, help="Ranks of the training.")
 @click.option("--seed", help="Draws the same ranks and steps again; printed where it is not given.")
 @click.option("--patience", default="20s", show_default=True, help="The patrol's patience.")
+@click.option("--attached", is_flag=True, help="Start the training without rankpatrol, and watch it from outside.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for the scorecard and for what failed runs left.")
 @click.option("--keep", is_flag=True, help="Keep the folders of runs that passed, too.")
 def main(  # ruff: ignore[PLR0913, PLR0917] - one parameter an option
-    ids: tuple[str, ...], runs: int, ranks: int, seed: str | None, patience: str, out: Path | None, keep: bool
+    ids: tuple[str, ...], runs: int, ranks: int, seed: str | None, patience: str, attached: bool, out: Path | None, keep: bool
 ) -> None:
     """Break real trainings on purpose, and score how the patrol does."""
     # A pipe would count as 80 columns, which cuts the scorecard's times.
@@ -56,7 +57,9 @@ def main(  # ruff: ignore[PLR0913, PLR0917] - one parameter an option
     scores: list[Score] = []
     for number in range(runs):
         for fault_id in chosen:
-            one = _run_one(Draw(fault_id, number, f"{seed}:{fault_id}:{number}", ranks), Settings(patience=patience), out)
+            one = _run_one(
+                Draw(fault_id, number, f"{seed}:{fault_id}:{number}", ranks), Settings(patience=patience, attached=attached), out
+            )
             scores.append(one)
             console.print(_line(one), markup=False)
             # After each run: a drill that is interrupted has still told what it saw.

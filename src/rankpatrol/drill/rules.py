@@ -12,6 +12,7 @@ def complaints(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
     """All that the patrol did wrong in this run; nothing where it passed."""
     rules = {
         Expectation.RECOVERS: _recovers,
+        Expectation.NAMED: _named,
         Expectation.CRASHES: _crashes,
         Expectation.LOOPS: _loops,
         Expectation.TIMES_OUT: _times_out,
@@ -73,6 +74,13 @@ def _recovers(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
     yield from _culprit_named(outcome, marks, bars)
     yield from _missed("the attempt was acted upon and ended", marks.ended_s, bars.ended_s)
     yield from _next_attempt_finished(outcome, marks)
+
+
+def _named(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
+    yield from _culprit_named(outcome, marks, bars)
+    yield from (f"a job that was only watched was acted upon: {_say(event)}" for event in outcome.events if event.kind == "action")
+    if not any(outcome.bundles.values()):
+        yield "no sealed bundle stands"
 
 
 def _crashes(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:

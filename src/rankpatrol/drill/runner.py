@@ -11,7 +11,7 @@ from pathlib import Path
 from rankpatrol.core.errors import CommandFailed
 from rankpatrol.core.records import Missing, Record
 from rankpatrol.drill.events import Event, EventFile
-from rankpatrol.drill.faults.port import Fault, Moment
+from rankpatrol.drill.faults.port import Expectation, Fault, Moment
 from rankpatrol.drill.outcome import Outcome
 from rankpatrol.drill.scene import Scene, build
 from rankpatrol.drill.steps import StepWatch
@@ -27,6 +27,8 @@ class Settings(Record, frozen=True, kw_only=True):
     """How every run of a drill is done."""
 
     patience: str = "20s"
+    # The training runs by itself, and is watched from outside.
+    attached: bool = False
     max_restarts: int = 4
     deadline_s: float = 240.0
 
@@ -37,6 +39,12 @@ def patrol_command(scene: Scene, settings: Settings) -> list[str]:
         *(sys.executable, "-m", "rankpatrol", "run", "--job-dir", str(scene.job), "--policy", "recover", "--patience", settings.patience),
         *("--checkpoints", str(scene.checkpoints), "--max-restarts", str(settings.max_restarts), *scene.training()),
     ]
+
+
+def watch_command(scene: Scene, settings: Settings, pid: int) -> list[str]:
+    """`rankpatrol watch` of a training that runs already."""
+    words = ("watch", "--pid", str(pid), "--patience", settings.patience, "--job-dir", str(scene.job))
+    return [sys.executable, "-m", "rankpatrol", *words]
 
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:
@@ -72,9 +80,14 @@ class Followed(Record, frozen=True):
 
 
 def follow(
-    fault: Fault, scene: Scene, keeper: "subprocess.Popen[bytes]", *, until_mono_s: float, tell: Callable[[Event], None] | None = None
+    fault: Fault,
+    scene: Scene,
+    keeper: "subprocess.Popen[bytes]",
+    *,
+    until_mono_s: float,
+    tell: Callable[[Event], bool | None] | None = None,
 ) -> Followed:
-    """Strike and heal at the right moments until the command ends or the deadline comes."""
+    """Strike and heal at the right moments until the command ends, the deadline comes, or `tell` says of an event that it is enough."""
     journal, steps, resume_step = EventFile(scene.job / "events.jsonl"), StepWatch(), None
     while True:
         over = keeper.poll() is not None or time.monotonic() > until_mono_s
@@ -85,8 +98,8 @@ def follow(
             if event.kind in _HEAL_AT:
                 resume_step = scene.newest_checkpoint_step() if resume_step is None else resume_step
                 fault.heal(scene)
-            if tell is not None:
-                tell(event)
+            if tell is not None and tell(event):
+                over = True
         if over:
             return Followed(tuple(journal.events), steps.first_seen_unix_s, resume_step)
         fault.strike(scene, Moment(step=steps.last, keeper_pid=keeper.pid))
@@ -98,17 +111,22 @@ def play(fault: Fault, scene: Scene, settings: Settings, *, run_number: int, see
     build(scene)
     began = time.monotonic()
     left_file = scene.truth.with_name("left.txt")
+    until_mono_s = began + settings.deadline_s
     try:
         env = environment(fault.prepare(scene))
-        with kept(patrol_command(scene, settings), env, left_file=left_file, output=scene.output) as keeper:
-            seen = follow(fault, scene, keeper, until_mono_s=began + settings.deadline_s)
-            code = keeper.poll()
+        command = [word.replace("{checkpoint}", "") for word in scene.training()] if settings.attached else patrol_command(scene, settings)
+        with kept(command, env, left_file=left_file, output=scene.output) as keeper:
+            if settings.attached:
+                seen = _follow_attached(fault, scene, keeper, settings, until_mono_s)
+            else:
+                seen = follow(fault, scene, keeper, until_mono_s=until_mono_s)
+            code = 0 if settings.attached and keeper.poll() is None else keeper.poll()
     finally:
         fault.clear()
     truth = read_truth(scene.truth)
     return Outcome(
         fault=fault.id,
-        expects=fault.expects,
+        expects=Expectation.NAMED if settings.attached and fault.expects is Expectation.RECOVERS else fault.expects,
         verdict=fault.verdict,
         causes=fault.causes,
         run=run_number,
@@ -127,6 +145,21 @@ def play(fault: Fault, scene: Scene, settings: Settings, *, run_number: int, see
         seconds=round(time.monotonic() - began, 1),
         folder=str(scene.folder),
     )
+
+
+def _follow_attached(fault: Fault, scene: Scene, keeper: "subprocess.Popen[bytes]", settings: Settings, until_mono_s: float) -> Followed:
+    """Attach once the training takes steps; a hang that was judged and sealed is left, since nobody is to end it."""
+    steps = StepWatch()
+    while steps.last < 1 and keeper.poll() is None and time.monotonic() < until_mono_s:
+        steps.look([scene.output], at_unix_s=time.time())
+        time.sleep(_TICK_S)
+    command = watch_command(scene, settings, keeper.pid)
+    with kept(command, environment({}), left_file=scene.truth.with_name("left_by_watch.txt"), output=scene.folder / "watch.txt"):
+
+        def is_enough(event: Event) -> bool:
+            return event.kind == "bundle_sealed" and fault.expects is Expectation.RECOVERS
+
+        return follow(fault, scene, keeper, until_mono_s=until_mono_s, tell=is_enough)
 
 
 def onset(truth: Truth | Missing, first_seen_unix_s: Mapping[int, float]) -> float | Missing:

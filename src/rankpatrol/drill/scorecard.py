@@ -13,6 +13,7 @@ from rankpatrol.drill.outcome import Score
 
 _KINDS = {
     Expectation.RECOVERS: "hang",
+    Expectation.NAMED: "hang, attached",
     Expectation.CRASHES: "crash",
     Expectation.TIMES_OUT: "time-out",
     Expectation.LOOPS: "loop",

@@ -65,9 +65,11 @@ def _learn(state: JudgeState, event: Observed) -> JudgeState:
 
 
 def _learn_steps(state: JudgeState, event: Observed) -> JudgeState:
-    """What a usual step takes, where every rank has a probe. The first steps are left out: they compile and warm up."""
+    """What a usual step takes, by the ranks' probes, or by what the logs count. The first steps are left out: they compile and warm up."""
     marked = [activity.marked_steps for activity in event.ranks if activity.marked_steps is not None]
-    if len(marked) < state.world_size or not marked or (steps := min(marked)) < _FIRST_STEPS:
+    told = [activity.step for activity in event.ranks if activity.step is not None]
+    steps = min(marked) if marked and len(marked) == state.world_size else max(told, default=0)
+    if steps < _FIRST_STEPS:
         return state
     now = (event.at_s, steps)
     if state.first_marked is None or state.last_marked is None:

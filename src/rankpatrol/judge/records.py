@@ -14,7 +14,7 @@ class Policy(Record, frozen=True, kw_only=True):
     still_budget_s: float = 5.0
     # Imports and the rendezvous of many ranks: 32 gloo ranks take 31 s on two cores.
     starting_budget_s: float = 60.0
-    # A job whose probes count steps is looked at after this many of its usual steps, never before the floor and never after the budget.
+    # A job whose steps are counted is looked at after this many of its usual steps, never before the floor and never after the budget.
     still_steps: float = 10.0
     still_floor_s: float = 1.5
     # Between two looks while something is odd, before a look that may confirm the one before, and once the suspect is named.
@@ -137,7 +137,7 @@ class JudgeState(Record, frozen=True, kw_only=True):
     seen: dict[int, Seen] = msgspec.field(default_factory=dict)
     step_at_s: float = 0.0
     step: int | None = None
-    # The first steps that all probes of this attempt had marked, and the last, with their times: what a usual step takes.
+    # The first steps of this attempt that were counted, and the last, with their times: what a usual step takes.
     first_marked: tuple[float, int] | None = None
     last_marked: tuple[float, int] | None = None
     looked_at_s: float | None = None

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class JobSpec(Record, frozen=True, kw_only=True):
-    """What `rankpatrol run` was asked to do. `job_dir` is absolute."""
+    """What `rankpatrol run` was asked to do, or (`attached`) `rankpatrol watch` of a job that runs already. `job_dir` is absolute."""
 
     job: str
     job_dir: str
@@ -44,6 +44,7 @@ class JobSpec(Record, frozen=True, kw_only=True):
     checkpoints: str | None
     started_unix_s: float
     probe: bool = True
+    attached: bool = False
 
 
 class RankPlace(Record, frozen=True, kw_only=True):
@@ -77,9 +78,9 @@ class RankExit(Record, frozen=True, kw_only=True):
 
 
 class LauncherExit(Record, frozen=True, kw_only=True):
-    """How CMD ended."""
+    """How CMD ended; None where nobody whose child it was has told us."""
 
-    exit_code: int
+    exit_code: int | None
     ended_unix_s: float
 
 

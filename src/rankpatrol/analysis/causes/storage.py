@@ -15,7 +15,9 @@ def explain(scene: Scene, rank: int) -> Cause | None:
     """Speaks where the rank's main thread is inside a file call or in D state."""
     wait = scene.waits[rank]
     process = scene.process_of(rank)
-    in_file_call = wait.call is not None and wait.call.name in IO_CALLS
+    # A pipe or a socket without a name leads to another process, not to storage.
+    nameless = wait.call is not None and wait.call.path is not None and not wait.call.path.startswith("/")
+    in_file_call = wait.call is not None and wait.call.name in IO_CALLS and not nameless
     if process is None or not (in_file_call or process.state == "D"):
         return None
     where = " while saving or loading a checkpoint" if wait.kind is WaitKind.CHECKPOINT else ""

@@ -11,6 +11,7 @@ class Expectation(StrEnum):
     """How a run must go for the patrol to pass."""
 
     RECOVERS = "the rank is named, the evidence sealed, the attempt ended, and the training finished"
+    NAMED = "watched from outside, the rank is named, judged and its evidence sealed, and nobody is ended"
     CRASHES = "the rank that failed first is named with proof, the evidence sealed, and the next attempt finished"
     LOOPS = "the third failure of one kind in a row stops the job, and says so"
     TIMES_OUT = "a group's own time-out ends the attempt: the evidence is sealed before it, and its victims are not blamed"

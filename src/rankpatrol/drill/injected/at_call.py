@@ -81,9 +81,20 @@ def _at_fetch(module: ModuleType, on_call: Callable[..., None]) -> None:
     fetcher = module._MapDatasetFetcher
     fetch = fetcher.fetch
 
+    class Dataset:
+        """Stands before the user's own, below torch's frames as that does."""
+
+        def __init__(self, users: Any) -> None:
+            self.users = users
+
+        def __getitem__(self, index: object) -> Any:
+            on_call()
+            return self.users[index]
+
     @functools.wraps(fetch)
-    def wrapper(self: object, indexes: object) -> Any:
-        on_call()
+    def wrapper(self: Any, indexes: object) -> Any:
+        if not isinstance(self.dataset, Dataset):
+            self.dataset = Dataset(self.dataset)
         return fetch(self, indexes)
 
     fetcher.fetch = wrapper
@@ -155,7 +166,7 @@ def _make_on_call(plan: dict[str, Any], chore: Callable[..., None], is_chosen: b
         elif _write_note(plan["note"], told, os.O_EXCL):
             chore(plan)
             _write_note(plan["note"], dict(told, until_unix_s=time.time()), os.O_TRUNC)
-            return plan["do"] == "skip"
+            return True if plan["do"] == "skip" else None
         return None  # hooks of torch take anything else for a new input
 
     return on_call

@@ -1,0 +1,80 @@
+"""One look at a job that runs, for `watch --once`: some seconds of watching, and what the analysis says of them."""
+
+from pathlib import Path
+
+from rankpatrol.agent.eyes import Eyes
+from rankpatrol.agent.roster import Attempt
+from rankpatrol.analysis.diagnose import diagnose
+from rankpatrol.analysis.scene import say_ranks
+from rankpatrol.analysis.waits import classify
+from rankpatrol.core.diagnosis import Certainty, Diagnosis
+from rankpatrol.core.records import Record
+from rankpatrol.discover.records import FoundJob
+from rankpatrol.judge.judge import stirred
+from rankpatrol.judge.records import RankActivity
+from rankpatrol.launch.rundir import RankPlace
+from rankpatrol.system.clock import Clock
+
+_ROUNDS, _ROUND_S = 4, 1.0
+
+
+class Glimpse(Record, frozen=True, kw_only=True):
+    """What a short watch saw of one job: its diagnosis, and what each rank is at."""
+
+    job: str
+    world_size: int
+    seconds: float
+    diagnosis: Diagnosis
+    at: dict[int, str]
+
+
+def glimpse(job: FoundJob, clock: Clock) -> Glimpse:
+    """Watch a job for some seconds. A short silence proves nothing: the answer is never more than supported, and nobody is judged."""
+    eyes = Eyes(job.name, Path("/nonexistent"), clock)
+    eyes.begin(Attempt(number=0, places=tuple(_place(job, index) for index in range(len(job.ranks))), exits={}, gone=frozenset()))
+    began_s = clock.mono_s()
+    first = eyes.look()
+    moved: set[int] = set()
+    before = eyes.light()
+    for _ in range(_ROUNDS):
+        clock.sleep(_ROUND_S)
+        after = eyes.light()
+        moved |= _moved(before, after)
+        before = after
+    eyes.look()
+    ranks = {activity.rank for activity in before}
+    if any(activity.ended for activity in before):
+        found = Diagnosis(verdict="undetermined", cause="unknown", sentence="ranks ended while we looked")
+    else:
+        found = _healthy(job, len(ranks)) if ranks and ranks <= moved else diagnose((first, eyes.looks[-1]))
+    at = {sample.rank: classify(sample).what for sample in eyes.looks[-1].ranks}
+    return Glimpse(job=job.name, world_size=job.world_size, seconds=round(clock.mono_s() - began_s, 1), diagnosis=found, at=at)
+
+
+def _moved(before: tuple[RankActivity, ...], after: tuple[RankActivity, ...]) -> set[int]:
+    earlier = {activity.rank: activity for activity in before}
+    return {each.rank for each in after if not each.ended and each.rank in earlier and stirred(earlier[each.rank], each)}
+
+
+def _healthy(job: FoundJob, seen: int) -> Diagnosis:
+    part = "" if seen == job.world_size else f" (of {job.world_size}; the others are on other nodes)"
+    names = say_ranks(tuple(rank.rank for rank in job.ranks))
+    return Diagnosis(verdict="healthy", cause="none", certainty=Certainty.SUPPORTED, sentence=f"{names}{part} move")
+
+
+def _place(job: FoundJob, index: int) -> RankPlace:
+    rank = job.ranks[index]
+    return RankPlace(
+        attempt=0,
+        rank=rank.rank,
+        local_rank=rank.local_rank,
+        world_size=job.world_size,
+        node="",
+        shim_pid=rank.process.pid,
+        shim_start_ticks=rank.process.start_ticks,
+        pid=rank.process.pid,
+        start_ticks=rank.process.start_ticks,
+        torchrun_restarts=0,
+        scheduler_restarts=0,
+        started_unix_s=0.0,
+    )

@@ -1,0 +1,138 @@
+"""`rankpatrol watch`: patrol a job that already runs. Nothing of it is touched, and nobody is ended."""
+
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rankpatrol.agent.once import Glimpse, glimpse
+from rankpatrol.agent.watching import Wanted, Watching, look_around
+from rankpatrol.core.durations import parse_duration_s
+from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
+from rankpatrol.discover.records import FoundJob, Survey
+from rankpatrol.launch.parent import make_job_dir
+from rankpatrol.launch.rundir import JobSpec
+from rankpatrol.system.clock import SystemClock
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_CODES = {"healthy": ExitCode.OK, "benign_wait": ExitCode.OK, "undetermined": ExitCode.UNKNOWN}
+
+
+@click.command()
+@click.option("--pid", type=click.IntRange(2), help="A job by its launcher's pid, or by any process of it.")
+@click.option("--job", help="A job by its id: SLURM_JOB_ID, or torchrun's --rdzv-id.")
+@click.option("--all", "everything", is_flag=True, help="All jobs of this node that may be read.")
+@click.option("--once", is_flag=True, help="Look for some seconds, say what is seen, and leave.")
+@click.option("--json", "as_json", is_flag=True, help="With --once: print one JSON document.")
+@click.option(
+    "--policy", type=click.Choice(["observe"]), default="observe", show_default=True, help="What was not started here is not ended."
+)
+@click.option("--patience", default="180s", show_default=True, help="How long nothing may work before it is a hang.")
+@click.option("--job-dir", type=click.Path(path_type=Path), help="Where events and evidence go.  [default: rankpatrol-runs/watch-NAME-UTC]")
+def watch(
+    pid: int | None, job: str | None, everything: bool, once: bool, as_json: bool, policy: str, patience: str, job_dir: Path | None
+) -> int:
+    """Patrol jobs that already run: no restart, no probe, nothing touched.
+
+    \b
+    rankpatrol watch --pid 4711          a launcher, or any process of the job
+    rankpatrol watch --all --once        what goes on here, within some seconds
+    """  # ruff: ignore[D301] - click reads the control character: keep these lines as they are
+    if sum((pid is not None, job is not None, everything)) != 1:
+        raise UsageProblem("which job?", help="Give one of --pid PID, --job ID or --all.")
+    if as_json and not once:
+        raise UsageProblem("--json goes with --once", help="A watch that goes on writes events.jsonl in its job directory.")
+    patience_s = parse_duration_s(patience)
+    wanted = Wanted(pid=pid, job=job)
+    jobs, found = look_around(wanted)
+    _check(jobs, found, wanted)
+    if once:
+        return _once(jobs, found, as_json=as_json)
+    return _follow(wanted, jobs, lambda each: _spec(each, policy, patience_s, job_dir if not everything else None))
+
+
+def _check(jobs: tuple[FoundJob, ...], found: Survey, wanted: Wanted) -> None:
+    for each in found.unnumbered:
+        click.echo(f"rankpatrol: process {each.process.pid} ({each.name}) trains, but its rank cannot be known: {each.why}", err=True)
+    if jobs:
+        return
+    known = ", ".join(f"{job.name} (launcher {job.launcher.pid if job.launcher else 'none'}, {len(job.ranks)} ranks)" for job in found.jobs)
+    what = f"pid {wanted.pid}" if wanted.pid is not None else f"job {wanted.job}" if wanted.job is not None else "this node"
+    raise BadInput(
+        f"no distributed training is seen of {what}", help=f"Seen here: {known or 'none'}. Others' processes need their user, or root."
+    )
+
+
+def _once(jobs: tuple[FoundJob, ...], found: Survey, *, as_json: bool) -> int:
+    clock = SystemClock()
+    seen = [glimpse(job, clock) for job in jobs]
+    if as_json:
+        click.echo(msgspec.json.encode({"jobs": seen, "unnumbered": found.unnumbered}))
+    else:
+        for each in seen:
+            _print(each)
+    return max((_CODES.get(each.diagnosis.verdict, ExitCode.WARNING) for each in seen), default=ExitCode.UNKNOWN)
+
+
+def _print(seen: Glimpse) -> None:
+    console = Console(soft_wrap=True)
+    found = seen.diagnosis
+    console.print(Text(f"{seen.job}: {found.verdict} / {found.cause} ({found.certainty}), after {seen.seconds} s", style="bold"))
+    console.print(Text(f"  {found.sentence}"))
+    for title, lines in (("for", found.reasons_for), ("against", found.reasons_against), ("next", found.suggested)):
+        for line in lines:
+            console.print(Text(f"  {title + ':':<9}{line}"))
+    table = Table(box=None, pad_edge=False)
+    table.add_column("rank", justify="right")
+    table.add_column("at")
+    for rank, at in sorted(seen.at.items()):
+        table.add_row(str(rank), Text(at))
+    console.print(table)
+
+
+def _spec(job: FoundJob, policy: str, patience_s: float, job_dir: Path | None) -> JobSpec:
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", job.name)[:60] or "job"
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    pid = job.launcher.pid if job.launcher else job.ranks[0].process.pid
+    folder = make_job_dir(job_dir or Path("rankpatrol-runs") / f"watch-{name}-{stamp}-{pid}")
+    click.echo(f"rankpatrol: watching {job.name}, {len(job.ranks)} of {job.world_size} ranks here; job directory {folder}", err=True)
+    return JobSpec(
+        job=folder.name,
+        job_dir=str(folder),
+        command=(),
+        policy=policy,
+        patience_s=patience_s,
+        checkpoints=None,
+        started_unix_s=time.time(),
+        probe=False,
+        attached=True,
+    )
+
+
+def _follow(wanted: Wanted, jobs: tuple[FoundJob, ...], spec_of: Callable[[FoundJob], JobSpec]) -> int:
+    """Until the jobs are over, or we are told to leave."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    watching = Watching(wanted, spec_of, unblock)
+    try:
+        watching.take_in(jobs)
+        if not watching.watches():
+            raise BadInput("each of these jobs has a patrol already", help="It was started by `rankpatrol run`: rankpatrol status.")
+        while watching.watches():
+            if signal.sigtimedwait(_ENDING, 1.0) is not None:
+                break
+            watching.round()
+    finally:
+        watching.leave()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return ExitCode.OK
