@@ -1,0 +1,70 @@
+"""What a machine is made of, as far as binding goes: NUMA nodes, cores, accelerators, network adapters."""
+
+from __future__ import annotations
+
+from typing import Dict, FrozenSet, NamedTuple, Optional, Tuple
+
+Cpus = FrozenSet[int]
+
+
+class Node(NamedTuple):
+    """One online NUMA node. `distances` holds the firmware's figures (10 = itself) to the other online nodes."""
+
+    number: int
+    cpus: Cpus
+    has_memory: bool
+    distances: Dict[int, int]
+
+
+class Machine(NamedTuple):
+    """The online nodes, by number. A kernel without NUMA has one node with all CPUs."""
+
+    nodes: Dict[int, Node]
+
+    def with_cpus(self) -> Tuple[Node, ...]:
+        """The nodes on which something can run."""
+        return tuple(node for _, node in sorted(self.nodes.items()) if node.cpus)
+
+    def cpus(self) -> Cpus:
+        """All online CPUs."""
+        return frozenset(cpu for node in self.nodes.values() for cpu in node.cpus)
+
+
+class Cores(NamedTuple):
+    """Physical cores (sets of hyper-threads) and the groups that share a last-level cache."""
+
+    cores: Tuple[Cpus, ...]
+    caches: Tuple[Cpus, ...]
+
+
+class Gpu(NamedTuple):
+    """One accelerator at its PCI address (`0000:18:00.0`).
+
+    `node` is None where the firmware does not say (-1). `usable` is False where this process may not open it.
+    """
+
+    address: str
+    vendor: str
+    model: str
+    node: Optional[int]
+    local_cpus: Cpus
+    path: str
+    uuid: Optional[str] = None
+    usable: bool = True
+
+
+class Nic(NamedTuple):
+    """One network adapter port group: an RDMA device or an interface, at its PCI place."""
+
+    name: str
+    kind: str
+    node: Optional[int]
+    path: str
+    up: bool
+
+
+class Witness(NamedTuple):
+    """What the driver (NVML) says of one GPU's place; empty sets where it said nothing."""
+
+    cpus: Cpus = frozenset()
+    nodes: FrozenSet[int] = frozenset()

@@ -1,0 +1,144 @@
+"""The driver's word (NVML), asked in a child that can be left behind: on a sick GPU these calls may never return."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import time
+from typing import Any, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Sequence
+
+from rankpatrol.affinity.machine import Witness
+
+_WORDS = 16  # of 64 bits: 1024 CPUs or nodes
+_SCOPE_NODE = 0
+_MOST_BYTES = 1 << 20
+
+
+class DriverWord(NamedTuple):
+    """What NVML said: witnesses by PCI address, the address of each asked-for MIG device's GPU, and (`problem`) why there is less."""
+
+    witness: Dict[str, Witness]
+    mig: Dict[str, str]
+    problem: Optional[str] = None
+
+
+class _Pci(ctypes.Structure):
+    """nvmlPciInfo_t of NVML 9.2 and later."""
+
+    _fields_ = [
+        ("legacy", ctypes.c_char * 16),
+        ("domain", ctypes.c_uint),
+        ("bus", ctypes.c_uint),
+        ("device", ctypes.c_uint),
+        ("device_id", ctypes.c_uint),
+        ("subsystem_id", ctypes.c_uint),
+        ("bus_id", ctypes.c_char * 32),
+    ]
+
+
+def ask(mig: Sequence[str] = (), *, deadline_s: float = 5.0, library: str = "libnvidia-ml.so.1") -> DriverWord:
+    """What NVML says of every GPU, and whose these MIG devices are. Never raises, and never takes longer than the deadline."""
+    ours, childs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _answer(childs, library, list(mig))
+    os.close(childs)
+    try:
+        text = _read(ours, deadline_s)
+    finally:
+        os.close(ours)
+        # In D state it cannot die now; whoever inherits it reaps it.
+        os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG if text is None else 0)
+    if text is None:
+        return DriverWord({}, {}, f"NVML did not answer within {deadline_s:g} s")
+    try:
+        said = json.loads(text.decode())
+    except ValueError:
+        return DriverWord({}, {}, "NVML's reader ended without an answer")
+    witness = {address: Witness(frozenset(one["cpus"]), frozenset(one["nodes"])) for address, one in said["gpus"].items()}
+    return DriverWord(witness, said["mig"], said["problem"])
+
+
+def _read(descriptor: int, deadline_s: float) -> Optional[bytes]:
+    """All of it up to its end, or None at the deadline."""
+    until = time.monotonic() + deadline_s
+    text = b""
+    while len(text) < _MOST_BYTES:
+        if not select.select([descriptor], [], [], max(0.0, until - time.monotonic()))[0]:
+            return None
+        chunk = os.read(descriptor, 65536)
+        if not chunk:
+            break
+        text += chunk
+    return text
+
+
+def _answer(descriptor: int, library: str, mig: List[str]) -> None:
+    """The child's life."""
+    said: Dict[str, Any] = {"gpus": {}, "mig": {}, "problem": None}
+    try:
+        _ask_library(ctypes.CDLL(library), mig, said)
+    except OSError:
+        said["problem"] = "there is no NVML here"
+    except AttributeError as problem:
+        said["problem"] = f"this NVML lacks a call: {problem}"
+    finally:
+        with contextlib.suppress(OSError):
+            os.write(descriptor, json.dumps(said).encode())
+        os._exit(0)
+
+
+def _ask_library(nvml: Any, mig: List[str], said: Dict[str, Any]) -> None:
+    code = nvml.nvmlInit_v2()
+    if code != 0:
+        said["problem"] = f"NVML does not start (error {code})"
+        return
+    count = ctypes.c_uint()
+    nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+    for index in range(count.value):
+        handle = ctypes.c_void_p()
+        if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)) == 0:
+            address = _address(nvml, handle)
+            if address:
+                said["gpus"][address] = {"cpus": _cpus(nvml, handle), "nodes": _nodes(nvml, handle)}
+    for uuid in mig:
+        part, whole = ctypes.c_void_p(), ctypes.c_void_p()
+        if nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(part)) != 0:
+            continue
+        if nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part, ctypes.byref(whole)) == 0:
+            said["mig"][uuid] = _address(nvml, whole)
+
+
+def _address(nvml: Any, handle: Any) -> Optional[str]:
+    """In sysfs's form: NVML writes eight digits of domain, sysfs four (more only where they are needed)."""
+    pci = _Pci()
+    if nvml.nvmlDeviceGetPciInfo_v3(handle, ctypes.byref(pci)) != 0:
+        return None
+    return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
+
+
+def _cpus(nvml: Any, handle: Any) -> List[int]:
+    words = (ctypes.c_ulonglong * _WORDS)()
+    return _bits(words) if nvml.nvmlDeviceGetCpuAffinity(handle, ctypes.c_uint(_WORDS), words) == 0 else []
+
+
+def _nodes(nvml: Any, handle: Any) -> List[int]:
+    words = (ctypes.c_ulonglong * _WORDS)()
+    scope = ctypes.c_uint(_SCOPE_NODE)
+    return _bits(words) if nvml.nvmlDeviceGetMemoryAffinity(handle, ctypes.c_uint(_WORDS), words, scope) == 0 else []
+
+
+def _bits(words: Iterable[int]) -> List[int]:
+    return [64 * at + bit for at, word in enumerate(words) for bit in range(64) if word >> bit & 1]
+
+
+def mig_words(texts: Sequence[str]) -> FrozenSet[str]:
+    """The MIG devices that lists of visible devices name in their present form (MIG-<UUID>)."""
+    words = {word.strip() for text in texts for word in text.split(",")}
+    return frozenset(word for word in words if word.startswith("MIG-") and not word.startswith("MIG-GPU-"))
