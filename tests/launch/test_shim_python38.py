@@ -1,4 +1,4 @@
-"""The shim runs under the training's own Python, 3.8 or later, with the standard library alone."""
+"""The shim, and what it binds with, run under the training's own Python, 3.8 or later, with the standard library alone."""
 
 import ast
 import shutil
@@ -13,7 +13,14 @@ import rankpatrol
 from rankpatrol.launch.parent import PYTHON_SHIM
 
 PACKAGE = Path(rankpatrol.__file__).parent
-LOADED = [PACKAGE / "__init__.py", PACKAGE / "launch" / "__init__.py", *sorted((PACKAGE / "launch" / "shim").glob("*.py"))]
+# What the shim binds a rank with.
+AFFINITY = ("__init__", "binder", "cpus", "kernel", "machine", "nvml", "plan", "sharing", "sysfs", "visible")
+LOADED = [
+    PACKAGE / "__init__.py",
+    PACKAGE / "launch" / "__init__.py",
+    *sorted((PACKAGE / "launch" / "shim").glob("*.py")),
+    *(PACKAGE / "affinity" / f"{name}.py" for name in AFFINITY),
+]
 # What these files may import, all of it in 3.8 (docs.python.org/3.8/py-modindex.html).
 IN_38 = frozenset(
     """
@@ -51,10 +58,14 @@ def test_it_imports_the_standard_library_of_38_and_its_own_room(path: Path) -> N
         if isinstance(node, ast.ImportFrom):
             modules = [node.module or ""]
         for module in modules:
-            assert module in IN_38 or module == "__future__" or module.startswith("rankpatrol.launch.shim."), module
+            ours = module.startswith("rankpatrol.launch.shim.") or module in {
+                "rankpatrol.affinity",
+                *(f"rankpatrol.affinity.{name}" for name in AFFINITY),
+            }
+            assert module in IN_38 or module == "__future__" or ours, module
 
 
-@pytest.mark.parametrize("path", [path for path in LOADED if path.parent.name == "shim"], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [path for path in LOADED if path.parent.name in {"shim", "affinity"}], ids=lambda path: path.name)
 def test_annotations_are_not_evaluated_and_nothing_else_is_written_in_newer_types(path: Path) -> None:
     module = names(path)
     if any(isinstance(node, ast.AnnAssign | ast.FunctionDef) for node in ast.walk(module)):

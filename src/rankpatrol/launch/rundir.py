@@ -7,6 +7,7 @@ spool/                       the agent's records and bundles, before they are ca
 undelivered.json             some of them could not be carried: the run directory is kept
 openings/<attempt>.json      which start of the ranks this attempt is, by the first shim of it
 claims|ranks|exits/<attempt>.<rank>.json    written once each by that rank's shim
+bindings/<attempt>.<rank>.json  what that rank was bound to, or why it was not
 shims/<attempt>.<rank>.sock  where that shim takes the one request there is
 probes/<attempt>.<rank>.sock where torch's worker server answers in that rank, once its probe has started one
 released.<attempt>.json      the agent has taken the evidence of a failed rank: its shim may pass the exit on
@@ -26,7 +27,7 @@ from rankpatrol.core.errors import BadInput
 from rankpatrol.core.records import ProcessId, Record
 from rankpatrol.system.files import write_atomic, write_once
 
-ROOMS = ("spool", "openings", "claims", "ranks", "exits", "shims", "probes", "resume")
+ROOMS = ("spool", "openings", "claims", "ranks", "exits", "bindings", "shims", "probes", "resume")
 _SOCKET_PATH_MOST = 107  # unix(7)
 _LONGEST_INSIDE = len("/rankpatrol-xxxxxxxx/probes/9999.999999.sock")
 _NO_ROOM = "Nothing was started. Make room there, or name another local folder: TMPDIR=/local/disk rankpatrol run …"
@@ -45,6 +46,7 @@ class JobSpec(Record, frozen=True, kw_only=True):
     started_unix_s: float
     probe: bool = True
     attached: bool = False
+    bind: bool = True
 
 
 class RankPlace(Record, frozen=True, kw_only=True):

@@ -99,6 +99,10 @@ class Desk:
         """True where the job is known and its user has not declined the probe."""
         return self.spec is not None and self.spec.get("probe", True) is True
 
+    def wants_binding(self) -> bool:
+        """True where the job is known and its user has not declined the binding."""
+        return self.spec is not None and self.spec.get("bind", True) is True
+
     def probe_socket_path(self) -> str:
         """Where this rank's probe may let torch's worker server listen."""
         return self._path("probes", "sock")

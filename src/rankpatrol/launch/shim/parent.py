@@ -12,6 +12,7 @@ import subprocess
 import time
 from typing import Callable, NamedTuple
 
+from rankpatrol.launch.shim.binding import bound
 from rankpatrol.launch.shim.control import ControlSocket
 from rankpatrol.launch.shim.desk import RESUME_WAIT_S, Desk
 from rankpatrol.launch.shim.kernel import (
@@ -222,7 +223,8 @@ def main(command: list[str], launcher_pid: int, deadlines: Deadlines = DEADLINES
     if desk.wants_probe():
         environment, marks_fd = with_probe(environment, run_dir, desk.probe_socket_path())
     try:
-        pid = shim.start(words, environment, desk.log_path(), marks_fd)
+        with bound(desk, environment, launcher_pid):
+            pid = shim.start(words, environment, desk.log_path(), marks_fd)
     except OSError as problem:
         return _cannot_start(words[0], problem)
     _report(desk, lambda: desk.register(pid, marks_fd))

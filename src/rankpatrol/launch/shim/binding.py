@@ -1,0 +1,77 @@
+"""Binds the rank before it starts, by its own GPU and within its own cpuset; what cannot be bound soundly starts as it would have."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any, Dict, Iterator, Mapping
+
+from rankpatrol.affinity import binder, kernel
+from rankpatrol.affinity.cpus import format_cpus
+from rankpatrol.affinity.plan import BIND, NOTHING, RankPlan, Want, describe
+from rankpatrol.launch.shim.desk import Desk, write_once
+from rankpatrol.launch.shim.output import say
+
+ROOT = "/"
+
+
+@contextlib.contextmanager
+def bound(desk: Desk, environment: Mapping[str, str], launcher_pid: int) -> Iterator[None]:
+    """What is started inside inherits the binding, unless its user declined it; the shim itself has its own back afterwards."""
+    if not desk.wants_binding():
+        yield
+        return
+    before = kernel.held()
+    made = _planned(environment, before, launcher_pid)
+    if made.decision == BIND:
+        made = _bind(made)
+    _tell(desk, made)
+    try:
+        yield
+    finally:
+        if made.decision == BIND:
+            with contextlib.suppress(OSError):
+                os.sched_setaffinity(0, before.cpus)
+            with contextlib.suppress(OSError):
+                kernel.set_memory_policy(kernel.MPOL_DEFAULT, ())
+
+
+def _planned(environment: Mapping[str, str], held: kernel.Held, launcher_pid: int) -> RankPlan:
+    try:
+        ground = binder.survey([environment], ROOT)
+        made = binder.plan_this(environment, held, Want(), ground)
+        if made.decision == NOTHING:
+            return made
+        who = binder.bound_by(environment, held, kernel.affinity(launcher_pid), kernel.cpuset(ROOT))
+    except Exception as problem:  # ruff: ignore[BLE001] - whatever is odd about this machine must not keep the rank from starting
+        return RankPlan(0, NOTHING, "failed", f"{type(problem).__name__}: {problem}")
+    return binder.unless_bound(made, who)
+
+
+def _bind(made: RankPlan) -> RankPlan:
+    try:
+        problem = kernel.bind(made.cpus, made.memory, made.memory_node)
+    except OSError as refused:
+        why = f"the kernel refuses CPUs {format_cpus(made.cpus)} ({refused.strerror})"
+        return made._replace(decision="refused", code="kernel", why=why)
+    return made if problem is None else made._replace(memory="none", memory_node=None, notes=(*made.notes, problem))
+
+
+def _tell(desk: Desk, made: RankPlan) -> None:
+    if made.decision != NOTHING:
+        say(f"rank {desk.rank}: {'bound to ' if made.decision == BIND else ''}{describe(made)}")
+        for note in made.notes:
+            say(f"rank {desk.rank}: {note}")
+    record: Dict[str, Any] = {
+        "decision": made.decision,
+        "code": made.code,
+        "why": made.why,
+        "gpu": made.gpu.address if made.gpu else None,
+        "node": made.node,
+        "cpus": sorted(made.cpus),
+        "memory": made.memory,
+        "memory_node": made.memory_node,
+        "notes": list(made.notes),
+    }
+    with contextlib.suppress(OSError):  # nobody waits for this word
+        write_once(os.path.join(desk.run_dir, "bindings", f"{desk.attempt}.{desk.rank}.json"), record)
