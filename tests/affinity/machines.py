@@ -76,8 +76,7 @@ class Built:
                 put(folder / "cache/index3/shared_cpu_list", caches[cpu])
 
     def _write_pci(self, put: "Tree", root: Path, address: str, bridge: str, words: Mapping[str, str]) -> Path:
-        domain = address[:7]
-        folder = root / f"sys/devices/pci{domain}" / (bridge or "0000:00:01.0") / address
+        folder = root / f"sys/devices/pci{(bridge or address)[:7]}" / (bridge or "0000:00:01.0") / address
         node = int(words["numa_node"])
         local = self.cpus if node < 0 else parse_cpus(self.nodes[node])
         for name, value in {**words, "local_cpulist": format_cpus(local) if local else ""}.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from rankpatrol.affinity.cpus import format_cpus
 from rankpatrol.affinity.machine import Cores, Cpus, Gpu, Machine, Node, Witness
@@ -183,3 +183,19 @@ def describe(made: RankPlan) -> str:
         return f"CPUs {format_cpus(made.cpus)} of node {made.node}{memory.get(made.memory, '')}: {made.why}"
     words = {NOTHING: "not bound", REFUSED: "not bound", LEFT: "left as it is"}
     return f"{words[made.decision]}: {made.why}"
+
+
+def document(made: RankPlan) -> Dict[str, Any]:
+    """A plan for machines."""
+    return {
+        "rank": made.rank,
+        "decision": made.decision,
+        "code": made.code,
+        "why": made.why,
+        "gpu": made.gpu.address if made.gpu else None,
+        "node": made.node,
+        "cpus": sorted(made.cpus),
+        "memory": made.memory,
+        "memory_node": made.memory_node,
+        "notes": list(made.notes),
+    }

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any, Dict, Iterator, Mapping
+from typing import Iterator, Mapping
 
 from rankpatrol.affinity import binder, kernel
 from rankpatrol.affinity.cpus import format_cpus
-from rankpatrol.affinity.plan import BIND, NOTHING, RankPlan, Want, describe
+from rankpatrol.affinity.plan import BIND, NOTHING, RankPlan, Want, describe, document
 from rankpatrol.launch.shim.desk import Desk, write_once
 from rankpatrol.launch.shim.output import say
 
@@ -62,16 +62,5 @@ def _tell(desk: Desk, made: RankPlan) -> None:
         say(f"rank {desk.rank}: {'bound to ' if made.decision == BIND else ''}{describe(made)}")
         for note in made.notes:
             say(f"rank {desk.rank}: {note}")
-    record: Dict[str, Any] = {
-        "decision": made.decision,
-        "code": made.code,
-        "why": made.why,
-        "gpu": made.gpu.address if made.gpu else None,
-        "node": made.node,
-        "cpus": sorted(made.cpus),
-        "memory": made.memory,
-        "memory_node": made.memory_node,
-        "notes": list(made.notes),
-    }
     with contextlib.suppress(OSError):  # nobody waits for this word
-        write_once(os.path.join(desk.run_dir, "bindings", f"{desk.attempt}.{desk.rank}.json"), record)
+        write_once(os.path.join(desk.run_dir, "bindings", f"{desk.attempt}.{desk.rank}.json"), document(made))

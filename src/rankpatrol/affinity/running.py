@@ -1,0 +1,155 @@
+"""Finds the ranks that run on this machine, and reads where their threads may run and their memory lies. Nothing is stopped."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from rankpatrol.affinity.audit import RunningProcess, Subject, memory_by_node
+from rankpatrol.affinity.visible import LOCAL_RANKS, local_rank
+from rankpatrol.core.records import Missing, Record
+from rankpatrol.system.process import stat_fields
+
+# A rank's global number, by the launchers of LOCAL_RANKS.
+_GLOBAL_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+_SHIM = "rankpatrol/launch/shim"
+
+
+class RunningRank(Record, frozen=True):
+    """A process that a launcher numbered, with all that descend from it."""
+
+    subject: Subject
+    environment: Mapping[str, str]
+
+
+class _Seen(Record, frozen=True):
+    pid: int
+    parent: int
+    environment: Mapping[str, str]
+    launcher: int  # row of LOCAL_RANKS
+
+
+def running_ranks() -> tuple[RunningRank, ...]:
+    """The topmost process of each rank that we may look at, by local rank. A launcher above ranks is none itself, nor is our shim."""
+    parents = _parents()
+    seen = {pid: found for pid in parents if (found := _look(pid, parents[pid])) is not None}
+    # srun numbers torchrun too: the launcher nearest to the rank counts.
+    above = {pid for found in seen.values() for pid in _line(found.pid, parents) if pid in seen and seen[pid].launcher > found.launcher}
+    ranks = [
+        found
+        for found in seen.values()
+        if found.pid not in above and not any(pid in seen and pid not in above for pid in _line(found.pid, parents))
+    ]
+    ranks.sort(key=lambda found: (local_rank(found.environment).rank or 0, found.pid))
+    return tuple(read_rank(found.pid, found.environment, parents) for found in ranks)
+
+
+def running_process(pid: int) -> RunningRank | Missing:
+    """One process, rank or not, by its pid."""
+    parents = _parents()
+    if pid not in parents:
+        return Missing(f"process {pid} is gone")
+    environment = read_environment(pid)
+    return environment if isinstance(environment, Missing) else read_rank(pid, environment, parents)
+
+
+def read_rank(pid: int, environment: Mapping[str, str], parents: Mapping[int, int]) -> RunningRank:
+    """A rank and its descendants, as they are now."""
+    number = next((environment[name] for name in _GLOBAL_RANKS if environment.get(name, "").isdecimal()), None)
+    family = [pid, *(child for child in sorted(parents) if pid in _line(child, parents))]
+    processes = tuple(process for each in family if (process := _process(each)) is not None)
+    if not processes:
+        processes = (RunningProcess(pid=pid, name="?", threads={}, memory_bytes=Missing(f"process {pid} is gone")),)
+    return RunningRank(Subject(None if number is None else int(number), processes), environment)
+
+
+def _parents() -> dict[int, int]:
+    found = {}
+    for name in os.listdir("/proc"):  # ruff: ignore[PTH208] - names only
+        if name.isdecimal():
+            fields = _stat(int(name))
+            if fields is not None and fields[0] not in "ZX":
+                found[int(name)] = int(fields[1])
+    return found
+
+
+def _line(pid: int, parents: Mapping[int, int]) -> list[int]:
+    """All that are above a process; a table read while processes come and go may hold a circle."""
+    found: list[int] = []
+    while (pid := parents.get(pid, 0)) and pid not in found:
+        found.append(pid)
+    return found
+
+
+def _stat(pid: int) -> list[str] | None:
+    try:
+        return stat_fields(Path(f"/proc/{pid}/stat").read_text(errors="replace"))
+    except (OSError, ValueError):
+        return None
+
+
+def _look(pid: int, parent: int) -> _Seen | None:
+    environment = read_environment(pid)
+    if isinstance(environment, Missing):
+        return None
+    row = next((at for at, (rank, _) in enumerate(LOCAL_RANKS) if environment.get(rank, "").isdecimal()), None)
+    if row is None or _SHIM in (_read(pid, "cmdline") or b"").decode(errors="replace"):
+        return None
+    return _Seen(pid, parent, environment, row)
+
+
+def read_environment(pid: int) -> dict[str, str] | Missing:
+    """What a process was started with. It lies in the process's memory: not read while a thread in D state may hold the lock on it."""
+    if _some_thread_is_stuck(pid):
+        return Missing(f"a thread of process {pid} is in D state: whoever reads its memory could hang as well")
+    text = _read(pid, "environ")
+    if text is None:
+        return Missing(f"the kernel refuses /proc/{pid}/environ: it needs the same user and ptrace access")
+    return dict(word.split("=", 1) for word in text.decode(errors="replace").split("\0") if "=" in word)
+
+
+def _process(pid: int) -> RunningProcess | None:
+    fields = _stat(pid)
+    if fields is None:
+        return None
+    threads = {}
+    for tid in _tasks(pid):
+        try:
+            threads[tid] = frozenset(os.sched_getaffinity(tid))
+        except OSError:
+            continue  # it ended meanwhile
+    name = (_read(pid, "comm") or b"?").decode(errors="replace").strip()
+    return RunningProcess(pid=pid, name=name, threads=threads, memory_bytes=_memory(pid))
+
+
+def _memory(pid: int) -> dict[int, int] | Missing:
+    if _some_thread_is_stuck(pid):
+        return Missing(f"a thread of process {pid} is in D state: its memory is not looked at")
+    text = _read(pid, "numa_maps")
+    if text is None:
+        return Missing(f"/proc/{pid}/numa_maps cannot be read: it needs the same user and ptrace access, and a kernel with NUMA")
+    try:
+        return memory_by_node(text.decode(errors="replace"))
+    except ValueError:
+        return Missing(f"/proc/{pid}/numa_maps is not as expected")
+
+
+def _tasks(pid: int) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # ruff: ignore[PTH208] - names only
+    except OSError:
+        return []
+
+
+def _some_thread_is_stuck(pid: int) -> bool:
+    for tid in _tasks(pid):
+        stat = _read(pid, f"task/{tid}/stat")
+        if stat and stat[stat.rindex(b")") + 2 :][:1] == b"D":
+            return True
+    return False
+
+
+def _read(pid: int, name: str) -> bytes | None:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return None
