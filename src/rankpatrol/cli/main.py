@@ -17,6 +17,8 @@ _COMMANDS = {
     "why": ("rankpatrol.cli.status", "why"),
     "bundle": ("rankpatrol.cli.bundle", "bundle"),
     "checkpoints": ("rankpatrol.cli.checkpoints", "checkpoints"),
+    "affinity": ("rankpatrol.cli.affinity", "affinity"),
+    "bind": ("rankpatrol.cli.bind", "bind"),
 }
 
 
