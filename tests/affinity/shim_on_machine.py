@@ -4,8 +4,18 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "src"))
-from rankpatrol.launch.shim import binding
-from rankpatrol.launch.shim.parent import main
+from rankpatrol.launch.shim import desk, parent
 
-binding.ROOT = sys.argv[2]
-sys.exit(main(sys.argv[3:], int(sys.argv[1])))
+
+class OnMachine(desk.Desk):
+    def wants_binding(self) -> bool:
+        if not super().wants_binding():
+            return False
+        from rankpatrol.launch.shim import binding
+
+        binding.ROOT = sys.argv[2]
+        return True
+
+
+parent.Desk = OnMachine
+sys.exit(parent.main(sys.argv[3:], int(sys.argv[1])))

@@ -61,7 +61,8 @@ def plan_this(environment: Mapping[str, str], held: kernel.Held, want: Want, gro
     made = plan_rank(ground.machine, me, ground.word.witness, want)
     if made.decision == BIND and want.mode == CORE:
         ranks, mine = _with_the_others(environment, ground, me)
-        made = plan(ground.machine, sysfs.read_cores(held.cpus, ground.root), ranks, ground.word.witness, want)[mine]
+        # The cores of its own node are enough: the others' share of theirs is not asked for.
+        made = plan(ground.machine, sysfs.read_cores(made.cpus, ground.root), ranks, ground.word.witness, want)[mine]
     return _warned(made, environment)
 
 

@@ -17,10 +17,7 @@ ROOT = "/"
 
 @contextlib.contextmanager
 def bound(desk: Desk, environment: Mapping[str, str], launcher_pid: int) -> Iterator[None]:
-    """What is started inside inherits the binding, unless its user declined it; the shim itself has its own back afterwards."""
-    if not desk.wants_binding():
-        yield
-        return
+    """What is started inside inherits the binding; the shim itself has its own back afterwards."""
     before = kernel.held()
     made = _planned(environment, before, launcher_pid)
     if made.decision == BIND:

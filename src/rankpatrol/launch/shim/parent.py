@@ -5,14 +5,14 @@ Whatever of the patrol is missing or broken (its folder, its disk, its agent), t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
 import subprocess
 import time
-from typing import Callable, NamedTuple
+from typing import Callable, ContextManager, Mapping, NamedTuple
 
-from rankpatrol.launch.shim.binding import bound
 from rankpatrol.launch.shim.control import ControlSocket
 from rankpatrol.launch.shim.desk import RESUME_WAIT_S, Desk
 from rankpatrol.launch.shim.kernel import (
@@ -223,7 +223,7 @@ def main(command: list[str], launcher_pid: int, deadlines: Deadlines = DEADLINES
     if desk.wants_probe():
         environment, marks_fd = with_probe(environment, run_dir, desk.probe_socket_path())
     try:
-        with bound(desk, environment, launcher_pid):
+        with _binding(desk, environment, launcher_pid):
             pid = shim.start(words, environment, desk.log_path(), marks_fd)
     except OSError as problem:
         return _cannot_start(words[0], problem)
@@ -241,6 +241,15 @@ def main(command: list[str], launcher_pid: int, deadlines: Deadlines = DEADLINES
         # Uploaders and checkpoint writers go on.
         end_stuck_loaders(os.getpid(), deadlines.loaders_leave_s, deadlines.descendants_s)
     return _end(shim, desk, status, ended_unix_s)
+
+
+def _binding(desk: Desk, environment: Mapping[str, str], launcher_pid: int) -> ContextManager[None]:
+    """What is started inside is bound to its GPU's NUMA node, where that is wanted and known."""
+    if not desk.wants_binding():
+        return contextlib.nullcontext()
+    from rankpatrol.launch.shim.binding import bound  # ruff: ignore[PLC0415] - who declines it does not pay for it
+
+    return bound(desk, environment, launcher_pid)
 
 
 def _end(shim: Shim, desk: Desk, status: int, ended_unix_s: float) -> int:
