@@ -6,10 +6,10 @@ RUNS ?= 10
 FAULTS ?= F5 F6b
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format drill bench clean
+.PHONY: help demo test lint format drill drill-numa bench clean
 
 help: ## show what there is
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("rankpatrol needs Python 3.11 or later: make PYTHON=python3.11 …" if sys.version_info < (3, 11) else 0)'
@@ -45,6 +45,9 @@ format: $(VENV)/.dev ## put the style right
 
 drill: $(VENV)/.train ## faults on real ranks, with a scorecard: make drill FAULTS="F5 F6b" RUNS=10
 	$(BIN)/python -m rankpatrol.drill $(FAULTS) --runs $(RUNS)
+
+drill-numa: $(VENV)/.dev ## ranks really bound, in an emulated machine with three NUMA nodes
+	$(BIN)/python tests/affinity/numa_machine.py
 
 bench: $(VENV)/.dev ## speed, as ratios side by side
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
