@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from rankpatrol.affinity.sysfs import read_machine
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.drill.faults import make
 from rankpatrol.drill.runner import Settings, environment, follow, kept, patrol_command
@@ -45,9 +46,18 @@ def narrate(event):
 def introduce(scene, seed, command):
     say(f"four ranks train on two loader processes each; seed {seed} draws rank {scene.rank} and step {scene.step}")
     say(f"the block that rank {scene.rank} needs for step {scene.step} will give half of its bytes and then stop: {scene.block()}")
+    say(binding())
     say("the command is")
     say(f"  {shlex.join(['rankpatrol', *command[3:]])}")
     say()
+
+
+def binding():
+    """What will be done about NUMA on this machine: often nothing, and that is said too."""
+    nodes = read_machine().with_cpus()
+    if len(nodes) <= 1:
+        return "NUMA: one node has all the CPUs, so there is nothing to bind"
+    return f"NUMA: {len(nodes)} nodes have CPUs; each rank says below what it is bound to, or why it is not"
 
 
 def stages(events, step_seen, truth):
