@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankpatrol.affinity.audit import AuditVerdict, RunningProcess, Subject, judge, memory_by_node
+from rankpatrol.affinity.audit import AuditVerdict, RunningProcess, Subject, judge, memory_by_node, used_gpus
 from rankpatrol.affinity.cpus import parse_cpus
 from rankpatrol.affinity.machine import Gpu, Machine, Node
 from rankpatrol.affinity.plan import Place
@@ -78,6 +78,39 @@ def test_a_gpu_whose_node_is_unknown_leaves_the_rank_unjudged() -> None:
 def test_one_node_has_nothing_to_bind() -> None:
     one = Machine({0: MACHINE.nodes[0]})
     assert judge(Subject(0, (process("0-3", {0: GIB}),)), (), Place(None, "no_gpu", ""), one).verdict == AuditVerdict.NOTHING
+
+
+CARDS = tuple(GPU._replace(address=f"0000:{at:02x}:00.0", uuid=f"GPU-{at}", device=f"/dev/nvidia{at}") for at in range(8))
+
+
+def used(opened: str, *, elsewhere: bool = False, **environment: str) -> list[str]:
+    files = frozenset(f"/dev/nvidia{at}" for at in opened)
+    return [gpu.uuid[4:] for gpu in used_gpus(environment, CARDS, {}, files, elsewhere=elsewhere).gpus]
+
+
+def test_the_only_gpu_that_a_rank_has_open_is_its_own() -> None:
+    """Slurm's device cgroup numbers it 0, whichever it is."""
+    assert used("5", CUDA_VISIBLE_DEVICES="0") == ["5"]
+
+
+def test_a_rank_with_all_gpus_open_is_told_by_its_environment() -> None:
+    assert used("01234567", LOCAL_RANK="2", LOCAL_WORLD_SIZE="8") == ["2"]
+    assert used("01234567", CUDA_VISIBLE_DEVICES="6") == ["6"]
+
+
+def test_numbers_that_fit_only_what_a_rank_can_open_count_there() -> None:
+    assert used("456", CUDA_VISIBLE_DEVICES="0,1,2", LOCAL_RANK="1", LOCAL_WORLD_SIZE="3") == ["5"]
+    assert used("456", CUDA_VISIBLE_DEVICES="4,5,6", LOCAL_RANK="1", LOCAL_WORLD_SIZE="3") == ["5"]
+
+
+def test_what_could_be_meant_in_two_ways_names_no_gpu() -> None:
+    assert used("012", CUDA_VISIBLE_DEVICES="1,2", LOCAL_RANK="9") == ["0", "1", "2"]
+
+
+def test_numbers_of_another_container_are_not_ours() -> None:
+    assert used("", elsewhere=True, CUDA_VISIBLE_DEVICES="0") == [str(at) for at in range(8)]
+    assert used("", elsewhere=True, CUDA_VISIBLE_DEVICES="GPU-3") == ["3"]
+    assert used("", CUDA_VISIBLE_DEVICES="0") == ["0"]
 
 
 MAPS = """\

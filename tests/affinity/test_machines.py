@@ -267,13 +267,15 @@ def test_a_rank_that_no_launcher_numbers_is_bound_only_by_its_only_gpu(tmp_path:
     assert bound(plans(DGX_H100, [{"CUDA_VISIBLE_DEVICES": "6"}], tmp_path / "b")) == [f"1:{H100_NODES[1]}"]
 
 
-def test_a_machine_without_a_driver_is_read_by_pci_class(tmp_path: Path) -> None:
+def test_gpus_that_no_driver_lists_have_no_numbers(tmp_path: Path) -> None:
+    """sysfs shows a container all GPUs of its machine, not only those that it was given."""
     root = Path(DGX_H100.write(tmp_path))
-    for card in DGX_H100.cards:
-        (root / f"proc/driver/nvidia/gpus/{card.address}/information").unlink()
     (root / "proc/driver/nvidia/gpus").rename(root / "gone")
-    made = binder.plan_job(ranks(8), Held(DGX_H100.cpus, frozenset([0, 1]), 0), Want(), binder.survey(ranks(8), str(root), library="none"))
-    assert [one.node for one in made] == [0, 0, 0, 0, 1, 1, 1, 1]
+    ground = binder.survey(ranks(8), str(root), library="none")
+    assert [gpu.node for gpu in ground.gpus] == [0, 0, 0, 0, 1, 1, 1, 1]
+    made = binder.plan_job(ranks(8), Held(DGX_H100.cpus, frozenset([0, 1]), 0), Want(), ground)
+    assert bound(made) == ["several_nodes"] * 8
+    assert "no driver lists the GPUs" in made[0].why
 
 
 def test_words_of_other_runtimes_that_work_against_the_binding_are_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from rankpatrol.affinity.cpus import format_cpus
 from rankpatrol.affinity.machine import Cpus, Gpu, Machine
 from rankpatrol.affinity.plan import Place
+from rankpatrol.affinity.visible import Choice, choose, local_rank, seen_gpus
 from rankpatrol.core.records import Missing, Record
 
 # Below a quarter, memory elsewhere is what every process has: code, caches, what was there before the start. Our choice.
@@ -59,6 +60,26 @@ class Subject(Record, frozen=True):
     @property
     def words(self) -> str:
         return f"process {self.processes[0].pid}" if self.rank is None else f"rank {self.rank}"
+
+
+def used_gpus(
+    environment: Mapping[str, str], gpus: Sequence[Gpu], mig: Mapping[str, str], opened: frozenset[str], *, elsewhere: bool
+) -> Choice:
+    """The GPU of a running rank, seen from outside: its environment's words, held against the device files that it has open.
+
+    Its numbers may count only what its own cgroup or container lets it see (`elsewhere`), which need not be what we see.
+    """
+    place = local_rank(environment)
+    everything = [gpu._replace(usable=True) for gpu in gpus]
+    held = tuple(gpu for gpu in everything if gpu.device in opened)
+    if len(held) == 1:
+        return Choice(held, "the only GPU that it has open")
+    if held:
+        likely = {choose(seen_gpus(environment, them, mig), place).gpus for them in (held, everything)}
+        single = {gpus for gpus in likely if len(gpus) == 1 and gpus[0] in held}
+        return Choice(single.pop(), "its environment and its open files") if len(single) == 1 else Choice(held, "it has several GPUs open")
+    doubt = "it has no GPU open yet, and in another container or cgroup GPUs have other numbers" if elsewhere else None
+    return choose(seen_gpus(environment, everything if elsewhere else gpus, mig, doubt), place)
 
 
 def memory_by_node(numa_maps: str) -> dict[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from typing import FrozenSet, Iterable, NamedTuple, Optional
 
@@ -38,7 +39,7 @@ def set_memory_policy(mode: int, nodes: Iterable[int]) -> None:
     """set_mempolicy(2) for this thread; children and CMD inherit it. Raises OSError."""
     numbers = _CALLS.get(os.uname().machine)
     if numbers is None:
-        raise OSError(38, f"set_mempolicy has no known number on {os.uname().machine}")
+        raise OSError(errno.ENOSYS, f"set_mempolicy has no known number on {os.uname().machine}")
     # The kernel reads one bit less than it is told (set_mempolicy(2), "maxnode").
     if _libc.syscall(ctypes.c_long(numbers[0]), ctypes.c_long(mode), _mask(nodes), ctypes.c_ulong(_MASK_BITS + 1)) != 0:
         number = ctypes.get_errno()
@@ -107,5 +108,6 @@ def bind(cpus: Cpus, memory: str, memory_node: Optional[int]) -> Optional[str]:
     try:
         set_memory_policy(MPOL_BIND if memory == STRICT else MPOL_PREFERRED, [memory_node])
     except OSError as problem:
-        return f"the memory policy could not be set ({problem.strerror}): memory goes where it is first touched"
+        may = "; in a container it takes CAP_SYS_NICE" if problem.errno == errno.EPERM else ""
+        return f"the memory policy could not be set ({problem.strerror}{may}): memory lies where it is first touched"
     return None

@@ -40,7 +40,8 @@ class Cores(NamedTuple):
 class Gpu(NamedTuple):
     """One accelerator at its PCI address (`0000:18:00.0`).
 
-    `node` is None where the firmware does not say (-1). `usable` is False where this process may not open it.
+    `node` is None where the firmware does not say (-1). `device` is the file its driver serves it by, None where no driver lists it;
+    `usable` is False where this process may not open that.
     """
 
     address: str
@@ -50,6 +51,7 @@ class Gpu(NamedTuple):
     local_cpus: Cpus
     path: str
     uuid: Optional[str] = None
+    device: Optional[str] = None
     usable: bool = True
 
 

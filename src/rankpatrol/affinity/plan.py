@@ -72,7 +72,7 @@ def plan_rank(machine: Machine, rank: Rank, witness: Mapping[str, Witness], want
         return RankPlan(rank.number, NOTHING, "one_node", "one NUMA node has all the CPUs: there is nothing to bind")
     if not rank.choice.gpus:
         return RankPlan(rank.number, NOTHING, "no_gpu", f"{rank.choice.why}: there is no node to bind it to")
-    places = [place_of(gpu, machine, _told(witness.get(gpu.address), rank)) for gpu in rank.choice.gpus]
+    places = [place_of(gpu, machine, told(witness.get(gpu.address), rank.allowed, rank.memory_nodes)) for gpu in rank.choice.gpus]
     gpu = rank.choice.gpus[0] if len(rank.choice.gpus) == 1 else None
     unknown = next((place for place in places if place.node is None), None)
     if unknown is not None:
@@ -84,13 +84,12 @@ def plan_rank(machine: Machine, rank: Rank, witness: Mapping[str, Witness], want
     return _on_node(machine, rank, RankPlan(rank.number, BIND, "bound", why, gpu, nodes[0]), want)
 
 
-def _told(said: Optional[Witness], rank: Rank) -> Optional[Witness]:
+def told(said: Optional[Witness], allowed: Cpus, memory_nodes: Cpus) -> Optional[Witness]:
     """NVML may cut its masks to what the asking process is allowed: one that equals all of that says nothing."""
     if said is None:
         return None
-    return Witness(
-        said.cpus if not rank.allowed <= said.cpus else frozenset(), said.nodes if not rank.memory_nodes <= said.nodes else frozenset()
-    )
+    nothing: Cpus = frozenset()
+    return Witness(nothing if allowed <= said.cpus else said.cpus, nothing if memory_nodes <= said.nodes else said.nodes)
 
 
 def place_of(gpu: Gpu, machine: Machine, said: Optional[Witness]) -> Place:

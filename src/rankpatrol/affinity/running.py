@@ -1,7 +1,9 @@
 """Finds the ranks that run on this machine, and reads where their threads may run and their memory lies. Nothing is stopped."""
 
+import contextlib
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rankpatrol.affinity.audit import RunningProcess, Subject, memory_by_node
@@ -11,14 +13,20 @@ from rankpatrol.system.process import stat_fields
 
 # A rank's global number, by the launchers of LOCAL_RANKS.
 _GLOBAL_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+_DEVICE = re.compile(r"/dev/(?:nvidia\d+|dri/renderD\d+)")
 _SHIM = "rankpatrol/launch/shim"
 
 
 class RunningRank(Record, frozen=True):
-    """A process that a launcher numbered, with all that descend from it."""
+    """A process that a launcher numbered, with all that descend from it, and the GPUs' device files that they have open.
+
+    `elsewhere`: it lives in another container or cgroup than we do (or that could not be seen).
+    """
 
     subject: Subject
     environment: Mapping[str, str]
+    opened: frozenset[str]
+    elsewhere: bool
 
 
 class _Seen(Record, frozen=True):
@@ -59,7 +67,28 @@ def read_rank(pid: int, environment: Mapping[str, str], parents: Mapping[int, in
     processes = tuple(process for each in family if (process := _process(each)) is not None)
     if not processes:
         processes = (RunningProcess(pid=pid, name="?", threads={}, memory_bytes=Missing(f"process {pid} is gone")),)
-    return RunningRank(Subject(None if number is None else int(number), processes), environment)
+    opened = frozenset(path for each in family for path in _devices(each))
+    return RunningRank(Subject(None if number is None else int(number), processes), environment, opened, _world(pid) != _world(os.getpid()))
+
+
+def _devices(pid: int) -> Iterator[str]:
+    """The GPUs that a process has open; none where we may not look."""
+    try:
+        for name in os.listdir(f"/proc/{pid}/fd"):  # ruff: ignore[PTH208] - names only
+            with contextlib.suppress(OSError):  # closed meanwhile
+                path = str(Path(f"/proc/{pid}/fd/{name}").readlink())
+                if _DEVICE.fullmatch(path):
+                    yield path
+    except OSError:
+        return
+
+
+def _world(pid: int) -> object:
+    """Its mount namespace and its cgroups; unlike any other's where they cannot be seen."""
+    try:
+        return Path(f"/proc/{pid}/ns/mnt").readlink(), Path(f"/proc/{pid}/cgroup").read_text()
+    except OSError:
+        return object()
 
 
 def _parents() -> dict[int, int]:

@@ -88,18 +88,22 @@ def read_gpu(address: str, root: str = "/") -> Optional[Gpu]:
     return _gpu(root, address, vendor)
 
 
-def _gpu(root: str, address: str, vendor: str, model: str = "", uuid: Optional[str] = None, usable: bool = True) -> Gpu:  # ruff: ignore[PLR0913, PLR0917]
+def _gpu(root: str, address: str, vendor: str) -> Gpu:
     folder = f"{_PCI}/{address}"
     return Gpu(
         address=address,
         vendor=vendor,
-        model=model or read(root, folder, "device") or "",
+        model=read(root, folder, "device") or "",
         node=_node_number(read(root, folder, "numa_node")),
         local_cpus=read_cpus(root, folder, "local_cpulist"),
         path=os.path.realpath(os.path.join(root, folder)),
-        uuid=uuid,
-        usable=usable,
     )
+
+
+def _served(root: str, gpu: Gpu, device: str, uuid: Optional[str]) -> Gpu:
+    """A GPU that its driver lists. access(2) asks the device cgroup too, and unlike open(2) does not wake the GPU."""
+    usable = os.access(os.path.join(root, device.lstrip("/")), os.R_OK | os.W_OK)
+    return gpu._replace(uuid=uuid, device=device, usable=usable)
 
 
 def _node_number(text: Optional[str]) -> Optional[int]:
@@ -115,10 +119,10 @@ def _nvidia(root: str) -> Tuple[Gpu, ...]:
         if words.get("GPU Excluded") == "Yes":
             continue
         uuid = words.get("GPU UUID", "")
-        device = os.path.join(root, "dev", "nvidia" + words.get("Device Minor", "?"))
-        # access(2) asks the device cgroup too, and unlike open(2) does not wake the GPU.
-        usable = os.access(device, os.R_OK | os.W_OK)
-        found.append(_gpu(root, name.lower(), "nvidia", words.get("Model", ""), uuid if uuid and "?" not in uuid else None, usable))
+        gpu = _gpu(root, name.lower(), "nvidia")
+        gpu = gpu._replace(model=words.get("Model") or gpu.model)
+        # Older drivers show question marks until the GPU has been woken once.
+        found.append(_served(root, gpu, "/dev/nvidia" + words.get("Device Minor", "?"), uuid if uuid and "?" not in uuid else None))
     return tuple(sorted(found, key=_pci_order))
 
 
@@ -139,9 +143,8 @@ def _amd(root: str) -> Tuple[Gpu, ...]:
         place, domain = int(words.get("location_id", "0")), int(words.get("domain", "0"))
         address = f"{domain:04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
         unique = int(words.get("unique_id", "0"))
-        render = os.path.join(root, "dev/dri", "renderD" + words.get("drm_render_minor", "?"))
-        usable = os.access(render, os.R_OK | os.W_OK)
-        found.append(_gpu(root, address, "amd", "", f"GPU-{unique:016x}" if unique else None, usable))
+        device = "/dev/dri/renderD" + words.get("drm_render_minor", "?")
+        found.append(_served(root, _gpu(root, address, "amd"), device, f"GPU-{unique:016x}" if unique else None))
     return tuple(found)
 
 

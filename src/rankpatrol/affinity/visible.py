@@ -9,8 +9,11 @@ from rankpatrol.affinity.machine import Gpu
 # Where each launcher writes a rank's place on its node: (local rank, ranks on the node).
 LOCAL_RANKS = (
     ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),  # torchrun
+    ("LOCAL_RANK", "LOCAL_SIZE"),  # DeepSpeed
     ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),  # Open MPI
     ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),  # MPICH, Intel MPI
+    ("MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),  # MVAPICH2
+    ("PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),  # Cray PALS
     ("SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
     ("SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
 )
@@ -58,13 +61,16 @@ def local_rank(environment: Mapping[str, str]) -> LocalRank:
     return known
 
 
-def seen_gpus(environment: Mapping[str, str], gpus: Sequence[Gpu], mig: Mapping[str, str]) -> Seen:
-    """The GPUs that this environment leaves visible. `mig` gives the PCI address of each MIG device's GPU, as far as it is known."""
+def seen_gpus(environment: Mapping[str, str], gpus: Sequence[Gpu], mig: Mapping[str, str], doubt: Optional[str] = None) -> Seen:
+    """The GPUs that this environment leaves visible. `mig` gives the PCI address of each MIG device's GPU, as far as it is known.
+
+    `doubt`: why their numbers are not certain, as far as the caller knows.
+    """
     usable = tuple(gpu for gpu in gpus if gpu.usable)
     if not usable:
         return Seen(())
     vendor = usable[0].vendor
-    seen = Seen(usable, _order_doubt(environment, usable))
+    seen = Seen(usable, doubt or _order_doubt(environment, usable))
     for names in VISIBLE.get(vendor, ()):
         name = next((name for name in names if name in environment), names[0])
         seen = _narrowed(name, environment.get(name), seen, mig)
@@ -73,8 +79,10 @@ def seen_gpus(environment: Mapping[str, str], gpus: Sequence[Gpu], mig: Mapping[
 
 def _order_doubt(environment: Mapping[str, str], gpus: Sequence[Gpu]) -> Optional[str]:
     """CUDA numbers the fastest first unless CUDA_DEVICE_ORDER says otherwise: with equal GPUs that is PCI order too."""
-    if gpus[0].vendor == "ascend":
-        return "the numbers of Ascend devices need not follow their PCI addresses" if len(gpus) > 1 else None
+    if len(gpus) == 1:
+        return None
+    if any(gpu.device is None for gpu in gpus):
+        return "no driver lists the GPUs here, so which of them this process was given, and under which numbers, is not known"
     if gpus[0].vendor != "nvidia" or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({gpu.model for gpu in gpus}) == 1:
         return None
     return "the GPUs are of different models and CUDA_DEVICE_ORDER is not PCI_BUS_ID, so their numbers are not known"
@@ -88,8 +96,8 @@ def _narrowed(name: str, text: Optional[str], seen: Seen, mig: Mapping[str, str]
     for word in (word.strip() for word in text.split(",")):
         gpu = _named(word, seen.gpus, mig)
         if gpu is None:
-            if word.startswith("MIG-"):
-                return Seen(seen.gpus, f"{name} names {word}, and whose part that is only the driver knows (no NVML answer)")
+            if word.startswith("MIG-") or (word.startswith("GPU-") and any(gpu.uuid is None for gpu in seen.gpus)):
+                return Seen(seen.gpus, f"{name} names {word}, and which GPU that is only the driver knows (no NVML answer)")
             break  # CUDA sees what stands before the first word it does not know, and nothing after it
         by_number = by_number or word.isdecimal()
         found.append(gpu)

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from rankpatrol.affinity import binder, kernel, sysfs
-from rankpatrol.affinity.audit import AuditVerdict, RankAudit, judge
+from rankpatrol.affinity.audit import AuditVerdict, RankAudit, judge, used_gpus
 from rankpatrol.affinity.cpus import format_cpus
 from rankpatrol.affinity.machine import Gpu, Machine, Nic
 from rankpatrol.affinity.measure import NodeSpeed, measure
@@ -28,10 +28,11 @@ from rankpatrol.affinity.plan import (
     describe,
     document,
     place_of,
+    told,
 )
 from rankpatrol.affinity.running import RunningRank, running_process, running_ranks
 from rankpatrol.affinity.topo_m import disagreements, read_topo
-from rankpatrol.affinity.visible import choose, local_rank, seen_gpus
+from rankpatrol.affinity.visible import seen_gpus
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.core.records import Missing
 
@@ -136,7 +137,7 @@ def _process(pid: int) -> RunningRank:
 
 def _audit(rank: RunningRank, ground: binder.Ground, address: str | None) -> RankAudit:
     if address is None:
-        chosen = choose(seen_gpus(rank.environment, ground.gpus, ground.word.mig), local_rank(rank.environment))
+        chosen = used_gpus(rank.environment, ground.gpus, ground.word.mig, rank.opened, elsewhere=rank.elsewhere)
         gpus, why = chosen.gpus, chosen.why
     else:
         named = sysfs.read_gpu(address.lower())
@@ -144,11 +145,16 @@ def _audit(rank: RunningRank, ground: binder.Ground, address: str | None) -> Ran
     return judge(rank.subject, gpus, _place(gpus, why, ground), ground.machine)
 
 
+def _place_of(gpu: Gpu, ground: binder.Ground) -> Place:
+    held = kernel.held()
+    return place_of(gpu, ground.machine, told(ground.word.witness.get(gpu.address), held.cpus, held.memory_nodes))
+
+
 def _place(gpus: tuple[Gpu, ...], why: str, ground: binder.Ground) -> Place:
     """The one place of all the GPUs that a rank may use."""
     if not gpus:
         return Place(None, "no_gpu", why)
-    places = [place_of(gpu, ground.machine, ground.word.witness.get(gpu.address)) for gpu in gpus]
+    places = [_place_of(gpu, ground) for gpu in gpus]
     numbers = {place.node.number if place.node else None for place in places}
     return places[0] if len(numbers) == 1 else Place(None, "several_nodes", f"{why}, and they are on several nodes")
 
@@ -162,7 +168,7 @@ def _exit_code(audits: Iterable[RankAudit]) -> ExitCode:
 
 def _doubts(ground: binder.Ground, topo: TextIO | None) -> list[str]:
     """Where two witnesses contradict each other."""
-    places = [(gpu, place_of(gpu, ground.machine, ground.word.witness.get(gpu.address))) for gpu in ground.gpus]
+    places = [(gpu, _place_of(gpu, ground)) for gpu in ground.gpus]
     found = [place.why for _, place in places if place.code == "contradiction"]
     if topo is not None:
         rows = read_topo(topo.read())
@@ -198,7 +204,7 @@ def _memory_words(node: int, root: str) -> str:
 
 
 def _gpu_words(gpu: Gpu, ground: binder.Ground) -> str:
-    place = place_of(gpu, ground.machine, ground.word.witness.get(gpu.address))
+    place = _place_of(gpu, ground)
     words = [gpu.address, gpu.model, gpu.uuid or "", f"node {place.node.number}" if place.node else f"node not known: {place.why}"]
     return ", ".join([*filter(None, words), *([] if gpu.usable else ["not given to this process"])])
 
@@ -230,7 +236,7 @@ def _shown(
     ]
     gpus = []
     for gpu in ground.gpus:
-        place = place_of(gpu, ground.machine, ground.word.witness.get(gpu.address))
+        place = _place_of(gpu, ground)
         gpus.append(
             {
                 "address": gpu.address,
