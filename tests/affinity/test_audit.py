@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankpatrol.affinity.audit import AuditVerdict, RunningProcess, Subject, judge, memory_by_node, used_gpus
+from rankpatrol.affinity.audit import AuditVerdict, RunningProcess, Seen, Subject, judge, memory_by_node, used_gpus
 from rankpatrol.affinity.cpus import parse_cpus
 from rankpatrol.affinity.machine import Gpu, Machine, Node
 from rankpatrol.affinity.plan import Place
+from rankpatrol.affinity.visible import Choice
 from rankpatrol.core.records import Missing
 
 MACHINE = Machine(
@@ -29,7 +30,7 @@ def process(threads: str, memory: object, pid: int = 100, name: str = "python") 
 
 
 def judged(*processes: RunningProcess, gpu: Gpu = GPU):
-    return judge(Subject(3, processes), (gpu,), PLACE, MACHINE)
+    return judge(Subject(3, processes), Choice((gpu,), "it was named"), PLACE, MACHINE)
 
 
 def test_a_rank_on_its_gpus_node_is_bound() -> None:
@@ -71,21 +72,32 @@ def test_memory_that_cannot_be_read_is_said_and_held_against_nobody() -> None:
 
 
 def test_a_gpu_whose_node_is_unknown_leaves_the_rank_unjudged() -> None:
-    audit = judge(Subject(3, (process("4-7", {1: GIB}),)), (GPU,), Place(None, "node_unknown", "the firmware does not say"), MACHINE)
+    audit = judge(
+        Subject(3, (process("4-7", {1: GIB}),)), Choice((GPU,), ""), Place(None, "node_unknown", "the firmware does not say"), MACHINE
+    )
     assert (audit.verdict, audit.findings) == (AuditVerdict.UNKNOWN, ("rank 3: the firmware does not say",))
 
 
 def test_one_node_has_nothing_to_bind() -> None:
     one = Machine({0: MACHINE.nodes[0]})
-    assert judge(Subject(0, (process("0-3", {0: GIB}),)), (), Place(None, "no_gpu", ""), one).verdict == AuditVerdict.NOTHING
+    assert judge(Subject(0, (process("0-3", {0: GIB}),)), Choice((), ""), Place(None, "no_gpu", ""), one).verdict == AuditVerdict.NOTHING
 
 
 CARDS = tuple(GPU._replace(address=f"0000:{at:02x}:00.0", uuid=f"GPU-{at}", device=f"/dev/nvidia{at}") for at in range(8))
 
 
-def used(opened: str, *, elsewhere: bool = False, **environment: str) -> list[str]:
-    files = frozenset(f"/dev/nvidia{at}" for at in opened)
-    return [gpu.uuid[4:] for gpu in used_gpus(environment, CARDS, {}, files, elsewhere=elsewhere).gpus]
+def used(opened: str, listed: str = "", *, elsewhere: bool = False, **environment: str) -> list[str]:
+    files, addresses = frozenset(f"/dev/nvidia{at}" for at in opened), frozenset(f"0000:{int(at):02x}:00.0" for at in listed)
+    return [gpu.uuid[4:] for gpu in used_gpus(environment, CARDS, {}, Seen(files, addresses, elsewhere)).gpus]
+
+
+def test_the_drivers_list_comes_before_what_trainings_usually_do() -> None:
+    assert used("01234567", "3", LOCAL_RANK="2", LOCAL_WORLD_SIZE="8") == ["3"]
+
+
+def test_a_stray_context_on_the_first_gpu_is_not_taken_for_the_ranks_own() -> None:
+    assert used("01234567", "02", LOCAL_RANK="2", LOCAL_WORLD_SIZE="8") == ["2"]
+    assert used("01234567", "01", LOCAL_RANK="2", LOCAL_WORLD_SIZE="8") == ["0", "1"]
 
 
 def test_the_only_gpu_that_a_rank_has_open_is_its_own() -> None:

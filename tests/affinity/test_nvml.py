@@ -41,6 +41,11 @@ def test_the_driver_is_heard_in_sysfss_words(library: str, world: Path) -> None:
     assert said.problem is None
 
 
+def test_the_processes_on_each_gpu_are_told(library: str, world: Path) -> None:
+    world.write_text("gpu 0 18 0 1 0 0 0 f\ngpu 0 9d 0 1 0 0 1 f0\nproc 1 4242 100\nproc 1 4243 100\n")
+    assert nvml.ask(library=library).users == {"0000:9d:00.0": frozenset([4242, 4243])}
+
+
 def test_a_driver_that_knows_no_node_says_nothing_of_it(library: str, world: Path) -> None:
     world.write_text("gpu 0 18 0 1 0 0 -1 0\n")
     assert nvml.ask(library=library).witness == {"0000:18:00.0": Witness()}

@@ -44,6 +44,7 @@ class RankAudit(Record, frozen=True, kw_only=True):
     pid: int
     verdict: AuditVerdict
     gpu: str | None
+    gpu_known_by: str
     node: int | None
     findings: tuple[str, ...]
     threads: int
@@ -62,24 +63,32 @@ class Subject(Record, frozen=True):
         return f"process {self.processes[0].pid}" if self.rank is None else f"rank {self.rank}"
 
 
-def used_gpus(
-    environment: Mapping[str, str], gpus: Sequence[Gpu], mig: Mapping[str, str], opened: frozenset[str], *, elsewhere: bool
-) -> Choice:
-    """The GPU of a running rank, seen from outside: its environment's words, held against the device files that it has open.
+class Seen(Record, frozen=True):
+    """What was seen of a running rank's GPUs: device files that it has open, and the GPUs (PCI addresses) on which the driver lists it.
 
-    Its numbers may count only what its own cgroup or container lets it see (`elsewhere`), which need not be what we see.
+    `elsewhere`: it lives in another cgroup or container than we do, where GPUs may have other numbers.
     """
+
+    opened: frozenset[str]
+    computes_on: frozenset[str]
+    elsewhere: bool
+
+
+def used_gpus(environment: Mapping[str, str], gpus: Sequence[Gpu], mig: Mapping[str, str], seen: Seen) -> Choice:
+    """The GPU of a running rank, seen from outside: the driver's word and its open files first, its environment among those."""
     place = local_rank(environment)
     everything = [gpu._replace(usable=True) for gpu in gpus]
-    held = tuple(gpu for gpu in everything if gpu.device in opened)
+    opened = tuple(gpu for gpu in everything if gpu.device in seen.opened)
+    listed = tuple(gpu for gpu in everything if gpu.address in seen.computes_on)
+    held, how = (listed, "the driver lists it there") if listed else (opened, "it has no other open")
     if len(held) == 1:
-        return Choice(held, "the only GPU that it has open")
+        return Choice(held, how)
     if held:
-        likely = {choose(seen_gpus(environment, them, mig), place).gpus for them in (held, everything)}
-        single = {gpus for gpus in likely if len(gpus) == 1 and gpus[0] in held}
-        return Choice(single.pop(), "its environment and its open files") if len(single) == 1 else Choice(held, "it has several GPUs open")
-    doubt = "it has no GPU open yet, and in another container or cgroup GPUs have other numbers" if elsewhere else None
-    return choose(seen_gpus(environment, everything if elsewhere else gpus, mig, doubt), place)
+        likely = {choose(seen_gpus(environment, them, mig), place).gpus for them in (opened, everything) if them}
+        single = {chosen for chosen in likely if len(chosen) == 1 and chosen[0] in held}
+        return Choice(single.pop(), "by its environment") if len(single) == 1 else Choice(held, "it uses several GPUs")
+    doubt = "it has no GPU open yet, and in another container or cgroup GPUs have other numbers" if seen.elsewhere else None
+    return choose(seen_gpus(environment, everything if seen.elsewhere else gpus, mig, doubt), place)
 
 
 def memory_by_node(numa_maps: str) -> dict[int, int]:
@@ -97,9 +106,9 @@ def memory_by_node(numa_maps: str) -> dict[int, int]:
     return found
 
 
-def judge(subject: Subject, gpus: Sequence[Gpu], place: Place, machine: Machine) -> RankAudit:
+def judge(subject: Subject, choice: Choice, place: Place, machine: Machine) -> RankAudit:
     """What is to be said of one rank whose GPU is (or whose GPUs are all) at this place."""
-    audit = _unjudged(subject, gpus[0].address if len(gpus) == 1 else None)
+    audit = _unjudged(subject, choice)
     if len(machine.with_cpus()) <= 1:
         return replace(audit, verdict=AuditVerdict.NOTHING, findings=("one NUMA node has all the CPUs: there is nothing to bind",))
     node = place.node
@@ -107,7 +116,7 @@ def judge(subject: Subject, gpus: Sequence[Gpu], place: Place, machine: Machine)
         return replace(audit, findings=(f"{subject.words}: {place.why}",))
     where = f"its GPU {audit.gpu} is on node {node.number}" if audit.gpu else f"its GPUs are on node {node.number}"
     threads = [cpus for process in subject.processes for cpus in process.threads.values()]
-    own = {node.number, *(gpu.node for gpu in gpus if gpu.node is not None)}
+    own = {node.number, *(gpu.node for gpu in choice.gpus if gpu.node is not None)}
     audit = replace(audit, node=node.number, threads_elsewhere=sum(not cpus & node.cpus for cpus in threads))
     findings = (*_thread_findings(subject, node.cpus, machine, where), *_memory_findings(subject, own, where))
     if findings:
@@ -125,12 +134,13 @@ def _all_well(subject: Subject, threads: int, where: str) -> str:
     return f"{subject.words}: {where}; all {threads} threads {held}"
 
 
-def _unjudged(subject: Subject, gpu: str | None) -> RankAudit:
+def _unjudged(subject: Subject, choice: Choice) -> RankAudit:
     return RankAudit(
         rank=subject.rank,
         pid=subject.processes[0].pid,
         verdict=AuditVerdict.UNKNOWN,
-        gpu=gpu,
+        gpu=choice.gpus[0].address if len(choice.gpus) == 1 else None,
+        gpu_known_by=choice.why,
         node=None,
         findings=(),
         threads=sum(len(process.threads) for process in subject.processes),

@@ -15,15 +15,20 @@ from rankpatrol.affinity.machine import Witness
 
 _WORDS = 16  # of 64 bits: 1024 CPUs or nodes
 _SCOPE_NODE = 0
+_MOST_USERS = 256
 _MOST_BYTES = 1 << 20
 
 
 class DriverWord(NamedTuple):
-    """What NVML said: witnesses by PCI address, the address of each asked-for MIG device's GPU, and (`problem`) why there is less."""
+    """What NVML said: witnesses by PCI address, the address of each asked-for MIG device's GPU, and (`problem`) why there is less.
+
+    `users`: the processes that compute on each GPU, in the numbers of the initial pid namespace.
+    """
 
     witness: Dict[str, Witness]
     mig: Dict[str, str]
     problem: Optional[str] = None
+    users: Dict[str, FrozenSet[int]] = {}  # ruff: ignore[RUF012] - never written to
 
 
 class _Pci(ctypes.Structure):
@@ -37,6 +42,17 @@ class _Pci(ctypes.Structure):
         ("device_id", ctypes.c_uint),
         ("subsystem_id", ctypes.c_uint),
         ("bus_id", ctypes.c_char * 32),
+    ]
+
+
+class _Process(ctypes.Structure):
+    """nvmlProcessInfo_t since NVML 11.2."""
+
+    _fields_ = [
+        ("pid", ctypes.c_uint),
+        ("used_bytes", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
     ]
 
 
@@ -62,7 +78,8 @@ def ask(mig: Sequence[str] = (), *, deadline_s: float = 5.0, library: str = "lib
     except ValueError:
         return DriverWord({}, {}, "NVML's reader ended without an answer")
     witness = {address: Witness(frozenset(one["cpus"]), frozenset(one["nodes"])) for address, one in said["gpus"].items()}
-    return DriverWord(witness, said["mig"], said["problem"])
+    users = {address: frozenset(one["users"]) for address, one in said["gpus"].items() if one["users"]}
+    return DriverWord(witness, said["mig"], said["problem"], users)
 
 
 def _read(descriptor: int, deadline_s: float) -> Optional[bytes]:
@@ -106,7 +123,7 @@ def _ask_library(nvml: Any, mig: List[str], said: Dict[str, Any]) -> None:
         if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)) == 0:
             address = _address(nvml, handle)
             if address:
-                said["gpus"][address] = {"cpus": _cpus(nvml, handle), "nodes": _nodes(nvml, handle)}
+                said["gpus"][address] = {"cpus": _cpus(nvml, handle), "nodes": _nodes(nvml, handle), "users": _users(nvml, handle)}
     for uuid in mig:
         part, whole = ctypes.c_void_p(), ctypes.c_void_p()
         if nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(part)) != 0:
@@ -132,6 +149,17 @@ def _nodes(nvml: Any, handle: Any) -> List[int]:
     words = (ctypes.c_ulonglong * _WORDS)()
     scope = ctypes.c_uint(_SCOPE_NODE)
     return _bits(words) if nvml.nvmlDeviceGetMemoryAffinity(handle, ctypes.c_uint(_WORDS), words, scope) == 0 else []
+
+
+def _users(nvml: Any, handle: Any) -> List[int]:
+    """Processes that compute there. A driver whose record has another size gives junk: whoever uses the list looks for pids it knows."""
+    room = ctypes.c_uint(_MOST_USERS)
+    records = (_Process * _MOST_USERS)()
+    if not hasattr(nvml, "nvmlDeviceGetComputeRunningProcesses_v3"):
+        return []
+    if nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(room), records) != 0:
+        return []
+    return [records[at].pid for at in range(min(room.value, _MOST_USERS))]
 
 
 def _bits(words: Iterable[int]) -> List[int]:

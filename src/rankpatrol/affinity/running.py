@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from rankpatrol.affinity.audit import RunningProcess, Subject, memory_by_node
+from rankpatrol.affinity.audit import RunningProcess, Seen, Subject, memory_by_node
 from rankpatrol.affinity.visible import LOCAL_RANKS, local_rank
 from rankpatrol.core.records import Missing, Record
 from rankpatrol.system.process import stat_fields
@@ -18,15 +18,17 @@ _SHIM = "rankpatrol/launch/shim"
 
 
 class RunningRank(Record, frozen=True):
-    """A process that a launcher numbered, with all that descend from it, and the GPUs' device files that they have open.
-
-    `elsewhere`: it lives in another container or cgroup than we do (or that could not be seen).
-    """
+    """A process that a launcher numbered, with all that descend from it."""
 
     subject: Subject
     environment: Mapping[str, str]
     opened: frozenset[str]
     elsewhere: bool
+
+    def seen(self, users: Mapping[str, frozenset[int]]) -> Seen:
+        """What is known of its GPUs; `users` are the driver's, whose pids mean nothing in another pid namespace."""
+        ours = {process.pid for process in self.subject.processes} if _pids_are_the_drivers() else set()
+        return Seen(self.opened, frozenset(address for address, pids in users.items() if pids & ours), self.elsewhere)
 
 
 class _Seen(Record, frozen=True):
@@ -69,6 +71,14 @@ def read_rank(pid: int, environment: Mapping[str, str], parents: Mapping[int, in
         processes = (RunningProcess(pid=pid, name="?", threads={}, memory_bytes=Missing(f"process {pid} is gone")),)
     opened = frozenset(path for each in family for path in _devices(each))
     return RunningRank(Subject(None if number is None else int(number), processes), environment, opened, _world(pid) != _world(os.getpid()))
+
+
+def _pids_are_the_drivers() -> bool:
+    """NVML knows only the initial pid namespace, whose inode is fixed (include/linux/proc_ns.h, PROC_PID_INIT_INO)."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink()) == "pid:[4026531836]"
+    except OSError:
+        return False
 
 
 def _devices(pid: int) -> Iterator[str]:

@@ -32,7 +32,7 @@ from rankpatrol.affinity.plan import (
 )
 from rankpatrol.affinity.running import RunningRank, running_process, running_ranks
 from rankpatrol.affinity.topo_m import disagreements, read_topo
-from rankpatrol.affinity.visible import seen_gpus
+from rankpatrol.affinity.visible import Choice, seen_gpus
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.core.records import Missing
 
@@ -117,7 +117,7 @@ def check(*, pids: tuple[int, ...], gpu: str | None, as_json: bool) -> int:
     running = [_process(pid) for pid in pids] if pids else list(running_ranks())
     if not running and not as_json:
         click.echo("no rank runs here that this user may look at (a process with LOCAL_RANK, SLURM_LOCALID … in its environment)")
-    ground = binder.survey([rank.environment for rank in running])
+    ground = binder.survey([rank.environment for rank in running], ask_driver=True)
     audits = [_audit(rank, ground, gpu) for rank in running]
     if as_json:
         _print_json({"ranks": audits})
@@ -125,6 +125,8 @@ def check(*, pids: tuple[int, ...], gpu: str | None, as_json: bool) -> int:
         for audit in audits:
             for finding in audit.findings:
                 click.echo(f"{audit.verdict.replace('_', ' ')}: {finding}")
+            if audit.verdict == AuditVerdict.MISBOUND:
+                click.echo(f"    which GPU it uses is known so: {audit.gpu_known_by}")
     return _exit_code(audits)
 
 
@@ -137,12 +139,11 @@ def _process(pid: int) -> RunningRank:
 
 def _audit(rank: RunningRank, ground: binder.Ground, address: str | None) -> RankAudit:
     if address is None:
-        chosen = used_gpus(rank.environment, ground.gpus, ground.word.mig, rank.opened, elsewhere=rank.elsewhere)
-        gpus, why = chosen.gpus, chosen.why
+        choice = used_gpus(rank.environment, ground.gpus, ground.word.mig, rank.seen(ground.word.users))
     else:
         named = sysfs.read_gpu(address.lower())
-        gpus, why = ((), f"there is no PCI device {address}") if named is None else ((named,), "the GPU that was named")
-    return judge(rank.subject, gpus, _place(gpus, why, ground), ground.machine)
+        choice = Choice((), f"there is no PCI device {address}") if named is None else Choice((named,), "it was named")
+    return judge(rank.subject, choice, _place(choice, ground), ground.machine)
 
 
 def _place_of(gpu: Gpu, ground: binder.Ground) -> Place:
@@ -150,13 +151,13 @@ def _place_of(gpu: Gpu, ground: binder.Ground) -> Place:
     return place_of(gpu, ground.machine, told(ground.word.witness.get(gpu.address), held.cpus, held.memory_nodes))
 
 
-def _place(gpus: tuple[Gpu, ...], why: str, ground: binder.Ground) -> Place:
+def _place(choice: Choice, ground: binder.Ground) -> Place:
     """The one place of all the GPUs that a rank may use."""
-    if not gpus:
-        return Place(None, "no_gpu", why)
-    places = [_place_of(gpu, ground) for gpu in gpus]
+    if not choice.gpus:
+        return Place(None, "no_gpu", choice.why)
+    places = [_place_of(gpu, ground) for gpu in choice.gpus]
     numbers = {place.node.number if place.node else None for place in places}
-    return places[0] if len(numbers) == 1 else Place(None, "several_nodes", f"{why}, and they are on several nodes")
+    return places[0] if len(numbers) == 1 else Place(None, "several_nodes", f"{choice.why}, and they are on several nodes")
 
 
 def _exit_code(audits: Iterable[RankAudit]) -> ExitCode:
