@@ -110,7 +110,7 @@ def judge(subject: Subject, choice: Choice, place: Place, machine: Machine) -> R
     """What is to be said of one rank whose GPU is (or whose GPUs are all) at this place."""
     audit = _unjudged(subject, choice)
     if len(machine.with_cpus()) <= 1:
-        return replace(audit, verdict=AuditVerdict.NOTHING, findings=("one NUMA node has all the CPUs: there is nothing to bind",))
+        return replace(audit, verdict=AuditVerdict.NOTHING, findings=(f"{subject.words}: one NUMA node has all the CPUs",))
     node = place.node
     if node is None:
         return replace(audit, findings=(f"{subject.words}: {place.why}",))
