@@ -87,6 +87,20 @@ def by_name(there: dict[int, str]) -> None:
     done = run([*PATROL, "bind", "--gpu", there[-1], "--", *rank_words()])
     tell("a GPU without a node (-1): refused", done.stdout.startswith("0-3 ") and "-1" in done.stderr, done.stdout + done.stderr)
 
+    done = run([*PATROL, "bind", "--gpu", there[1], "--", *PATROL, "bind", "--gpu", there[0], "--", *rank_words()])
+    tell(
+        "a rank that is bound already is left alone",
+        done.stdout.split()[:2] == ["2-3", "1"] and "left as it is" in done.stderr,
+        done.stdout + done.stderr,
+    )
+
+
+def with_cores_of_its_own() -> None:
+    words = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "CUDA_VISIBLE_DEVICES": "0,1", "OMP_NUM_THREADS": "16"}
+    done = run([*PATROL, "bind", "--mode", "core", "--", *rank_words()], **words)
+    warned = "OMP_NUM_THREADS=16, but the rank gets 2 CPUs" in done.stderr
+    tell("bind --mode core, and a warning of too many threads", done.stdout.startswith("2-3 1 ") and warned, done.stdout + done.stderr)
+
 
 def under_the_shim() -> None:
     """As torchrun would start two ranks, CUDA_VISIBLE_DEVICES shuffled."""
@@ -114,7 +128,7 @@ def under_the_shim() -> None:
         tell(f"shim: rank {rank} of a shuffled CUDA_VISIBLE_DEVICES", seen[:1] == [cpus] and int(seen[2]) > 90, done.stdout + done.stderr)
 
 
-def audit(there: dict[int, str]) -> None:
+def audit() -> None:
     """One rank bound to the wrong node on purpose, one to the right one; both have memory."""
     for cpus, verdict, code in (("0-1", "misbound", 1), ("2-3", "bound", 0)):
         first = int(cpus[0])
@@ -132,7 +146,6 @@ def audit(there: dict[int, str]) -> None:
         verdicts = [one["verdict"] for one in audits]
         tell(f"check: a rank on CPUs {cpus} is {verdict}", (done.returncode, verdicts) == (code, [verdict]), told)
         rank.communicate(b"\n")
-    del there
 
 
 def in_a_cpuset(there: dict[int, str]) -> None:
@@ -166,8 +179,9 @@ def main() -> None:
     by_name(there)
     lay_driver([there[0], there[1]])
     print(run([*PATROL, "affinity", "show"]).stdout, flush=True)
+    with_cores_of_its_own()
     under_the_shim()
-    audit(there)
+    audit()
     in_a_cpuset(there)
     tell("end", True, f"{time.monotonic() - began:.0f} s inside the machine")
 

@@ -108,4 +108,6 @@ def test_a_machine_that_makes_no_sense_keeps_no_rank_from_starting(run_dir: RunD
     (root / "sys/devices/system/node/online").write_text("what?\n")
     (root / "sys/class/kfd/kfd/topology/nodes/1").mkdir(parents=True)
     (root / "sys/class/kfd/kfd/topology/nodes/1/properties").write_text("simd_count many\n")
-    assert started(run_dir, str(root))[:2] == (HERE, "")
+    cpus, said, record = started(run_dir, str(root))
+    assert (cpus, record["code"]) == (HERE, "one_node")
+    assert "Traceback" not in said

@@ -195,7 +195,7 @@ def test_one_gpu_a_task_where_the_device_cgroup_hides_the_others(tmp_path: Path,
     """Slurm numbers each task's GPU 0, whichever it is."""
     hidden = tuple(card if card.minor == task else Card(card.address, card.node, None) for card in DGX_H100.cards)
     machine = Built("one GPU a task", DGX_H100.nodes, hidden, threads=DGX_H100.threads)
-    environment = {"SLURM_LOCALID": str(task), "SLURM_NTASKS_PER_NODE": "8", "CUDA_VISIBLE_DEVICES": "0"}
+    environment = {"SLURM_LOCALID": str(task), "SLURM_STEP_TASKS_PER_NODE": "8", "CUDA_VISIBLE_DEVICES": "0"}
     assert bound(plans(machine, [environment], tmp_path)) == [f"{node}:{H100_NODES[node]}"]
 
 

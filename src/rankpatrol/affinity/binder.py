@@ -32,19 +32,37 @@ class Ground(NamedTuple):
 
 
 def survey(
-    environments: Sequence[Mapping[str, str]], root: str = "/", *, ask_driver: bool = False, library: str = "libnvidia-ml.so.1"
+    environments: Sequence[Mapping[str, str]], root: str = "/", *, ask_driver: bool = False, library: Optional[str] = None
 ) -> Ground:
-    """Read the machine. The driver is asked only where it decides: a GPU's node or a MIG device's GPU is not known (or by order)."""
+    """Read the machine. The driver is asked only where it decides: a GPU's node or a MIG device's GPU is not known (or by order).
+
+    Of another machine's tree this one's driver knows nothing; `library` names one that does.
+    """
     machine = sysfs.read_machine(root)
     silent = nvml.DriverWord({}, {})
     if len(machine.with_cpus()) <= 1 and not ask_driver:
         return Ground(machine, (), silent, root)
     gpus = sysfs.read_gpus(root)
     mig: FrozenSet[str] = nvml.mig_words([environment.get("CUDA_VISIBLE_DEVICES", "") for environment in environments])
-    is_nvidia = any(gpu.vendor == "nvidia" for gpu in gpus)
-    if is_nvidia and (ask_driver or mig or any(gpu.node is None for gpu in gpus)):
-        return Ground(machine, gpus, nvml.ask(sorted(mig), library=library), root)
+    can_ask = any(gpu.vendor == "nvidia" for gpu in gpus) and (root == "/" or library is not None)
+    if can_ask and (ask_driver or mig or any(gpu.node is None for gpu in gpus)):
+        return Ground(machine, gpus, nvml.ask(sorted(mig), library=library or nvml.LIBRARY), root)
     return Ground(machine, gpus, silent, root)
+
+
+def decide(environment: Mapping[str, str], want: Want, parent_pid: Optional[int], root: str = "/", gpu: Optional[Gpu] = None) -> RankPlan:
+    """What to do with this very process, which will become a rank. Never raises.
+
+    Whoever bound it before, by comparison with its parent, has the last word; with None for a parent nobody is asked.
+    """
+    try:
+        held = kernel.held()
+        made = plan_this(environment, held, want, survey([environment], root), gpu)
+        if made.decision == NOTHING or parent_pid is None:
+            return made
+        return unless_bound(made, bound_by(environment, held, kernel.affinity(parent_pid), kernel.cpuset(root)))
+    except Exception as problem:  # ruff: ignore[BLE001] - whatever is odd about this machine must not keep the rank from starting
+        return RankPlan(0, REFUSED, "failed", f"the machine's topology makes no sense to us ({type(problem).__name__}: {problem})")
 
 
 def plan_job(environments: Sequence[Mapping[str, str]], held: kernel.Held, want: Want, ground: Ground) -> Tuple[RankPlan, ...]:

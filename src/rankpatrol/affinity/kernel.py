@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from typing import FrozenSet, Iterable, NamedTuple, Optional
+from typing import FrozenSet, NamedTuple, Optional, Sequence
 
 from rankpatrol.affinity.cpus import parse_cpus
 from rankpatrol.affinity.machine import Cpus
 from rankpatrol.affinity.plan import NO_MEMORY, STRICT
-from rankpatrol.affinity.sysfs import read
+from rankpatrol.affinity.sysfs import read, read_cpus
 
 # System call numbers by machine: set_mempolicy, get_mempolicy (asm/unistd_64.h; asm-generic/unistd.h for arm64, riscv64, loongarch64).
 _CALLS = {"x86_64": (238, 239), "aarch64": (237, 236), "riscv64": (237, 236), "loongarch64": (237, 236), "ppc64le": (261, 260)}
@@ -27,15 +27,17 @@ class Held(NamedTuple):
     policy: Optional[int]
 
 
-def _mask(nodes: Iterable[int]) -> "ctypes.Array[ctypes.c_ulong]":
+def _mask(nodes: Sequence[int]) -> "ctypes.Array[ctypes.c_ulong]":
     width = 8 * ctypes.sizeof(ctypes.c_ulong)
+    if any(node >= _MASK_BITS for node in nodes):
+        raise OSError(errno.EINVAL, "node numbers beyond 1023 are not known to this program")
     mask = (ctypes.c_ulong * (_MASK_BITS // width))()
     for node in nodes:
         mask[node // width] |= 1 << node % width
     return mask
 
 
-def set_memory_policy(mode: int, nodes: Iterable[int]) -> None:
+def set_memory_policy(mode: int, nodes: Sequence[int]) -> None:
     """set_mempolicy(2) for this thread; children and CMD inherit it. Raises OSError."""
     numbers = _CALLS.get(os.uname().machine)
     if numbers is None:
@@ -91,9 +93,9 @@ def cpuset(root: str = "/") -> Cpus:
             continue
         # A group without the controller has what the nearest one above it has.
         while True:
-            text = read(root, folder + path.rstrip("/"), name)
-            if text:
-                return parse_cpus(text)
+            given = read_cpus(root, folder + path.rstrip("/"), name)
+            if given:
+                return given
             if path in {"", "/"}:
                 break
             path = os.path.dirname(path)

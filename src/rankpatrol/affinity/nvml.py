@@ -13,6 +13,7 @@ from typing import Any, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, S
 
 from rankpatrol.affinity.machine import Witness
 
+LIBRARY = "libnvidia-ml.so.1"
 _WORDS = 16  # of 64 bits: 1024 CPUs or nodes
 _SCOPE_NODE = 0
 _MOST_USERS = 256
@@ -56,7 +57,7 @@ class _Process(ctypes.Structure):
     ]
 
 
-def ask(mig: Sequence[str] = (), *, deadline_s: float = 5.0, library: str = "libnvidia-ml.so.1") -> DriverWord:
+def ask(mig: Sequence[str] = (), *, deadline_s: float = 5.0, library: str = LIBRARY) -> DriverWord:
     """What NVML says of every GPU, and whose these MIG devices are. Never raises, and never takes longer than the deadline."""
     ours, childs = os.pipe()
     pid = os.fork()
@@ -67,10 +68,8 @@ def ask(mig: Sequence[str] = (), *, deadline_s: float = 5.0, library: str = "lib
         text = _read(ours, deadline_s)
     finally:
         os.close(ours)
-        # In D state it cannot die now; whoever inherits it reaps it.
         os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG if text is None else 0)
+        _reap(pid)
     if text is None:
         return DriverWord({}, {}, f"NVML did not answer within {deadline_s:g} s")
     try:
@@ -80,6 +79,14 @@ def ask(mig: Sequence[str] = (), *, deadline_s: float = 5.0, library: str = "lib
     witness = {address: Witness(frozenset(one["cpus"]), frozenset(one["nodes"])) for address, one in said["gpus"].items()}
     users = {address: frozenset(one["users"]) for address, one in said["gpus"].items() if one["users"]}
     return DriverWord(witness, said["mig"], said["problem"], users)
+
+
+def _reap(pid: int) -> None:
+    """It has gone or goes now; in D state it cannot, and whoever inherits it reaps it then."""
+    until = time.monotonic() + 1.0
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(pid, os.WNOHANG)[0] == 0 and time.monotonic() < until:
+            time.sleep(0.01)
 
 
 def _read(descriptor: int, deadline_s: float) -> Optional[bytes]:

@@ -14,8 +14,7 @@ LOCAL_RANKS = (
     ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),  # MPICH, Intel MPI
     ("MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),  # MVAPICH2
     ("PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),  # Cray PALS
-    ("SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
-    ("SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+    ("SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),  # the step's own count: a batch script has the job's, and is no rank
 )
 # Each vendor's variables, outermost first: a later row chooses among what an earlier one left; in a row the first that is set counts
 # (CUDA programming guide; ROCm's "GPU isolation techniques").

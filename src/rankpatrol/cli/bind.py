@@ -64,11 +64,7 @@ def _planned(want: Want, address: str | None, *, force: bool) -> RankPlan:
             raise BadInput(
                 f"there is no PCI device {address}", help="`rankpatrol affinity show` lists the GPUs; lspci -D lists all devices."
             )
-    held = kernel.held()
-    made = binder.plan_this(os.environ, held, want, binder.survey([os.environ]), named)
-    if force or made.decision == NOTHING:
-        return made
-    return binder.unless_bound(made, binder.bound_by(os.environ, held, kernel.affinity(os.getppid()), kernel.cpuset()))
+    return binder.decide(os.environ, want, None if force else os.getppid(), gpu=named)
 
 
 def _say(made: RankPlan, notes: tuple[str, ...]) -> None:

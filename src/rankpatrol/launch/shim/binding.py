@@ -19,7 +19,7 @@ ROOT = "/"
 def bound(desk: Desk, environment: Mapping[str, str], launcher_pid: int) -> Iterator[None]:
     """What is started inside inherits the binding; the shim itself has its own back afterwards."""
     before = kernel.held()
-    made = _planned(environment, before, launcher_pid)
+    made = binder.decide(environment, Want(), launcher_pid, ROOT)
     if made.decision == BIND:
         made = _bind(made)
     _tell(desk, made)
@@ -31,18 +31,6 @@ def bound(desk: Desk, environment: Mapping[str, str], launcher_pid: int) -> Iter
                 os.sched_setaffinity(0, before.cpus)
             with contextlib.suppress(OSError):
                 kernel.set_memory_policy(kernel.MPOL_DEFAULT, ())
-
-
-def _planned(environment: Mapping[str, str], held: kernel.Held, launcher_pid: int) -> RankPlan:
-    try:
-        ground = binder.survey([environment], ROOT)
-        made = binder.plan_this(environment, held, Want(), ground)
-        if made.decision == NOTHING:
-            return made
-        who = binder.bound_by(environment, held, kernel.affinity(launcher_pid), kernel.cpuset(ROOT))
-    except Exception as problem:  # ruff: ignore[BLE001] - whatever is odd about this machine must not keep the rank from starting
-        return RankPlan(0, NOTHING, "failed", f"{type(problem).__name__}: {problem}")
-    return binder.unless_bound(made, who)
 
 
 def _bind(made: RankPlan) -> RankPlan:
