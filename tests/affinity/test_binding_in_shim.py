@@ -106,8 +106,17 @@ def test_a_machine_with_one_node_gets_no_word(run_dir: RunDir, tmp_path: Path) -
 def test_a_machine_that_makes_no_sense_keeps_no_rank_from_starting(run_dir: RunDir, tmp_path: Path) -> None:
     root = Path(two_nodes(tmp_path))
     (root / "sys/devices/system/node/online").write_text("what?\n")
-    (root / "sys/class/kfd/kfd/topology/nodes/1").mkdir(parents=True)
-    (root / "sys/class/kfd/kfd/topology/nodes/1/properties").write_text("simd_count many\n")
     cpus, said, record = started(run_dir, str(root))
     assert (cpus, record["code"]) == (HERE, "one_node")
     assert "Traceback" not in said
+
+
+@needs_two
+def test_a_driver_that_lists_nonsense_keeps_no_rank_from_starting(run_dir: RunDir, tmp_path: Path) -> None:
+    root = Path(two_nodes(tmp_path))
+    (root / "proc/driver").rename(root / "gone")
+    (root / "sys/class/kfd/kfd/topology/nodes/1").mkdir(parents=True)
+    (root / "sys/class/kfd/kfd/topology/nodes/1/properties").write_text("simd_count many\n")
+    cpus, said, record = started(run_dir, str(root))
+    assert (cpus, record["code"]) == (HERE, "failed")
+    assert "makes no sense to us (ValueError" in said
