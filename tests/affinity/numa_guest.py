@@ -87,7 +87,7 @@ def by_name(there: dict[int, str]) -> None:
     done = run([*PATROL, "bind", "--gpu", there[-1], "--", *rank_words()])
     tell("a GPU without a node (-1): refused", done.stdout.startswith("0-3 ") and "-1" in done.stderr, done.stdout + done.stderr)
 
-    done = run([*PATROL, "bind", "--gpu", there[1], "--", *PATROL, "bind", "--gpu", there[0], "--", *rank_words()])
+    done = run([*PATROL, "bind", "--gpu", there[1], "--", *PATROL, "bind", "--gpu", there[1], "--", *rank_words()])
     tell(
         "a rank that is bound already is left alone",
         done.stdout.split()[:2] == ["2-3", "1"] and "left as it is" in done.stderr,
