@@ -1,8 +1,9 @@
 """From snapshots to the culprit and the cause: the one place that names anybody."""
 
 from collections import Counter
+from collections.abc import Callable
 
-from rankpatrol.analysis.causes import REGISTRY
+from rankpatrol.analysis.causes import REGISTRY, Registry
 from rankpatrol.analysis.crash import diagnose_crash
 from rankpatrol.analysis.desync import diagnose_desync, recorded_reason
 from rankpatrol.analysis.frames import say_frame
@@ -19,7 +20,11 @@ def diagnose(history: tuple[Snapshot, ...]) -> Diagnosis:
     """
     if not history:
         raise ValueError("nothing was seen")
-    scene = Scene(history)
+    return diagnose_scene(Scene(history), REGISTRY, diagnose_desync)
+
+
+def diagnose_scene(scene: Scene, registry: Registry, untie: Callable[[Scene], Diagnosis | None]) -> Diagnosis:
+    """The same for a scene that is put together; `untie` is asked where all ranks wait for each other."""
     if gone := tuple(rank for rank, sample in scene.samples.items() if sample.exit_status is not None):
         return diagnose_crash(scene.now) or _undetermined(
             scene, f"{say_ranks(gone)} has ended, so who waits for whom cannot be told from what is left"
@@ -27,17 +32,18 @@ def diagnose(history: tuple[Snapshot, ...]) -> Diagnosis:
     if len(scene.samples) < scene.now.world_size:
         return _undetermined(scene, f"only {len(scene.samples)} of {scene.now.world_size} ranks can be seen")
     if not scene.victims:
-        return _storage_for_all(scene) or _undetermined(scene, "no rank waits for another: " + _crowd(scene))
+        return _storage_for_all(scene, registry) or _undetermined(scene, "no rank waits for another: " + _crowd(scene))
     if not scene.awaited and scene.unclear:
         return _undetermined(scene, f"too little is known of {say_ranks(scene.unclear)} to name anybody: {_crowd(scene)}")
     if not scene.awaited:
-        return diagnose_desync(scene) or _undetermined(scene, "all ranks wait for each other: " + _crowd(scene))
-    causes = [cause for rank in scene.awaited if (cause := _explain(scene, rank))]
+        return untie(scene) or _undetermined(scene, "all ranks wait for each other: " + _crowd(scene))
+    causes = [cause for rank in scene.awaited if (cause := explain_rank(scene, rank, registry))]
     return _combine(scene, causes) if causes else _undetermined(scene, f"{say_ranks(scene.awaited)} cannot be seen")
 
 
-def _explain(scene: Scene, rank: int) -> Cause | None:
-    return next((cause for explain in REGISTRY if (cause := explain(scene, rank))), None)
+def explain_rank(scene: Scene, rank: int, registry: Registry) -> Cause | None:
+    """What the first family of causes that recognises a rank says of it."""
+    return next((cause for explain in registry if (cause := explain(scene, rank))), None)
 
 
 def _combine(scene: Scene, causes: list[Cause]) -> Diagnosis:
@@ -85,9 +91,9 @@ def _quiet_since(leading: list[Cause]) -> float | None:
     return max(since) if len(since) == len(leading) else None
 
 
-def _storage_for_all(scene: Scene) -> Diagnosis | None:
+def _storage_for_all(scene: Scene, registry: Registry) -> Diagnosis | None:
     """Nobody waits for a peer, and every rank stands in a file operation: the storage is the culprit, no rank is."""
-    causes = [_explain(scene, rank) for rank in scene.waits]
+    causes = [explain_rank(scene, rank, registry) for rank in scene.waits]
     if not causes or any(cause is None or cause.verdict != "hang" or cause.file is None for cause in causes):
         return None
     stuck = [cause for cause in causes if cause is not None]

@@ -3,43 +3,126 @@
 Names are matched without their class (`_MultiProcessingDataLoaderIter._get_data` is `_get_data`): only Python 3.11 and later show it.
 """
 
+import functools
+
 from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.core.records import Record
 from rankpatrol.core.snapshot import Frame, ThreadStack
 
 
 class Row(Record, frozen=True):
-    """Frames of this file (matched at its end) and of these functions (empty: any) mean this kind."""
+    """Frames of this file (matched at its end; `…/`: of any file below) and of these functions (empty: any) mean this kind."""
 
     file_end: str
     functions: frozenset[str]
     kind: WaitKind
+
+    def knows(self, frame: Frame) -> bool:
+        """True where the frame is one of the row's."""
+        below = not self.file_end.endswith((".py", ">"))
+        return (self.file_end in frame.file if below else frame.file.endswith(self.file_end)) and (
+            not self.functions or plain_name(frame) in self.functions
+        )
 
 
 def _row(file_end: str, functions: str, kind: WaitKind) -> Row:
     return Row(file_end, frozenset(functions.split()), kind)
 
 
+_C10D = "torch/distributed/distributed_c10d.py"
 ROWS = (
     _row(
-        "torch/distributed/distributed_c10d.py",
+        _C10D,
         "all_reduce all_reduce_coalesced all_gather all_gather_into_tensor all_gather_object all_gather_coalesced all_to_all "
         "all_to_all_single barrier broadcast broadcast_object_list gather gather_object reduce reduce_scatter reduce_scatter_tensor "
-        "scatter scatter_object_list monitored_barrier",
+        "scatter scatter_object_list monitored_barrier _all_gather_base _reduce_scatter_base all_reduce_multigpu broadcast_multigpu "
+        "reduce_multigpu all_gather_multigpu reduce_scatter_multigpu _broadcast_coalesced",
         WaitKind.COLLECTIVE,
     ),
-    _row("torch/distributed/distributed_c10d.py", "send recv batch_isend_irecv", WaitKind.POINT_TO_POINT),
-    _row("torch/distributed/distributed_c10d.py", "init_process_group new_group _new_group_with_tag", WaitKind.START),
+    _row(
+        "torch/distributed/utils.py",
+        "_verify_param_shape_across_processes _sync_module_states _sync_params_and_buffers",
+        WaitKind.COLLECTIVE,
+    ),
+    _row(
+        "torch/distributed/_functional_collectives.py",
+        "all_reduce all_gather_tensor all_to_all_single broadcast reduce_scatter_tensor wait_tensor all_gather_tensor_autograd",
+        WaitKind.COLLECTIVE,
+    ),
+    _row("torch/distributed/_composable/fsdp/", "wait_for_unshard wait_for_all_gather", WaitKind.COLLECTIVE),
+    _row("horovod/torch/mpi_ops.py", "synchronize allreduce allgather broadcast barrier join", WaitKind.COLLECTIVE),
+    _row(_C10D, "send recv batch_isend_irecv send_object_list recv_object_list isend irecv", WaitKind.POINT_TO_POINT),
+    _row("p2p_communication.py", "_communicate _batched_p2p_ops _p2p_ops", WaitKind.POINT_TO_POINT),
+    _row("deepspeed/runtime/pipe/p2p.py", "send recv wait send_obj recv_obj", WaitKind.POINT_TO_POINT),
+    _row(_C10D, "_store_based_barrier", WaitKind.STORE),
+    _row(_C10D, "destroy_process_group _abort_process_group _shutdown_backend", WaitKind.TEARDOWN),
+    _row(_C10D, "init_process_group new_group _new_group_with_tag _new_process_group_helper split_group new_subgroups", WaitKind.START),
     _row("torch/distributed/rendezvous.py", "", WaitKind.START),
+    _row("torch/distributed/elastic/rendezvous/", "", WaitKind.START),
+    _row("torch/distributed/elastic/utils/store.py", "synchronize barrier get_all", WaitKind.STORE),
     _row("torch/autograd/graph.py", "_engine_run_backward", WaitKind.BACKWARD),
-    _row("torch/utils/data/dataloader.py", "_try_get_data _get_data", WaitKind.DATA),
+    _row("torch/autograd/__init__.py", "backward grad", WaitKind.BACKWARD),
+    _row("torch/cuda/__init__.py", "synchronize", WaitKind.DEVICE),
+    _row("torch/cuda/streams.py", "synchronize", WaitKind.DEVICE),
+    _row("torch/accelerator/__init__.py", "synchronize", WaitKind.DEVICE),
+    _row("core/module.py", "__to_tensor _LightningModule__to_tensor", WaitKind.DEVICE),
+    _row("lightning_fabric/utilities/apply_func.py", "batch_to move_data_to_device", WaitKind.DEVICE),
+    _row("lightning/fabric/utilities/apply_func.py", "batch_to move_data_to_device", WaitKind.DEVICE),
+    _row("accelerate/utils/operations.py", "send_to_device _send_to_device", WaitKind.DEVICE),
+    _row(
+        "torch/utils/data/dataloader.py",
+        "_shutdown_workers",
+        WaitKind.TEARDOWN,
+    ),
+    _row("torch/utils/data/dataloader.py", "_try_get_data _get_data _try_get_batch _get_batch", WaitKind.DATA),
+    _row("nvidia/dali/pipeline.py", "outputs share_outputs _outputs _share_outputs schedule_run", WaitKind.DATA),
+    _row("nvidia/dali/plugin/base_iterator.py", "", WaitKind.DATA),
+    _row("ffcv/loader/epoch_iterator.py", "__next__", WaitKind.DATA),
+    _row("fairseq/data/iterators.py", "__next__", WaitKind.DATA),
+    _row("prefetch_generator/__init__.py", "next __next__", WaitKind.DATA),
+    _row("tensorflow/python/data/ops/iterator_ops.py", "", WaitKind.DATA),
+    _row("ray/data/iterator.py", "", WaitKind.DATA),
+    _row("torchdata/", "", WaitKind.DATA),
     _row("torch/utils/data/_utils/fetch.py", "fetch", WaitKind.LOADING),
-    _row("torch/distributed/checkpoint/state_dict_saver.py", "", WaitKind.CHECKPOINT),
-    _row("torch/distributed/checkpoint/state_dict_loader.py", "", WaitKind.CHECKPOINT),
+    _row("webdataset/", "", WaitKind.LOADING),
+    _row("torch/distributed/checkpoint/", "", WaitKind.CHECKPOINT),
     _row("torch/serialization.py", "", WaitKind.CHECKPOINT),
+    _row("safetensors/torch.py", "save_file save_model", WaitKind.CHECKPOINT),
+    _row("deepspeed/runtime/checkpoint_engine/", "", WaitKind.CHECKPOINT),
+    _row("megatron/core/dist_checkpointing/", "", WaitKind.CHECKPOINT),
     _row("torch/_dynamo/eval_frame.py", "", WaitKind.COMPILE),
     _row("torch/_dynamo/convert_frame.py", "", WaitKind.COMPILE),
     _row("torch/_inductor/compile_fx.py", "", WaitKind.COMPILE),
+    _row("torch/_inductor/codecache.py", "", WaitKind.COMPILE),
+    _row("torch/_inductor/async_compile.py", "", WaitKind.COMPILE),
+    _row("torch/_inductor/graph.py", "", WaitKind.COMPILE),
+    _row("torch/_inductor/scheduler.py", "", WaitKind.COMPILE),
+    _row("torch/_inductor/codegen/", "", WaitKind.COMPILE),
+    _row("torch/_inductor/select_algorithm.py", "", WaitKind.COMPILE),
+    _row("triton/compiler/", "", WaitKind.COMPILE),
+    _row("triton/runtime/autotuner.py", "_bench benchmark", WaitKind.COMPILE),
+    _row("triton/runtime/jit.py", "compile _do_compile", WaitKind.COMPILE),
+    _row("torch/utils/cpp_extension.py", "", WaitKind.COMPILE),
+    _row("torch/utils/file_baton.py", "wait", WaitKind.COMPILE),
+    _row("multiprocessing/util.py", "_exit_function", WaitKind.TEARDOWN),
+    _row("/threading.py", "_shutdown", WaitKind.TEARDOWN),
+    _row("concurrent/futures/thread.py", "_python_exit", WaitKind.TEARDOWN),
+    _row("concurrent/futures/process.py", "_python_exit", WaitKind.TEARDOWN),
+    _row("wandb/sdk/wandb_run.py", "finish _finish _on_finish _atexit_cleanup", WaitKind.TEARDOWN),
+    _row("huggingface_hub/", "", WaitKind.DOWNLOAD),
+    _row("modelscope/hub/", "", WaitKind.DOWNLOAD),
+    _row("torch/hub.py", "download_url_to_file load_state_dict_from_url", WaitKind.DOWNLOAD),
+    _row("urllib3/", "", WaitKind.DOWNLOAD),
+    _row("urllib/request.py", "", WaitKind.DOWNLOAD),
+    _row("http/client.py", "", WaitKind.DOWNLOAD),
+    _row("botocore/", "", WaitKind.DOWNLOAD),
+    _row("s3transfer/", "", WaitKind.DOWNLOAD),
+    _row("fsspec/", "", WaitKind.DOWNLOAD),
+    _row("s3fs/", "", WaitKind.DOWNLOAD),
+    _row("gcsfs/", "", WaitKind.DOWNLOAD),
+    _row("google/cloud/storage/", "", WaitKind.DOWNLOAD),
+    _row("aiohttp/client", "", WaitKind.DOWNLOAD),
+    _row("smart_open/", "", WaitKind.DOWNLOAD),
     _row("importlib/_bootstrap>", "", WaitKind.START),
     _row("<frozen importlib._bootstrap>", "", WaitKind.START),
 )
@@ -59,6 +142,11 @@ def is_users(frame: Frame) -> bool:
     return not any(part in frame.file for part in _LIBRARY)
 
 
+@functools.lru_cache(maxsize=1 << 14)
+def _kind(frame: Frame) -> WaitKind | None:
+    return next((row.kind for row in ROWS if row.knows(frame)), None)
+
+
 def meaning(thread: ThreadStack) -> tuple[WaitKind, Frame] | None:
     """The innermost frame that a row knows, and its kind; None where the stack reaches user code or its end before one.
 
@@ -67,9 +155,8 @@ def meaning(thread: ThreadStack) -> tuple[WaitKind, Frame] | None:
     for frame in thread.frames:
         if any(frame.file.endswith(end) for end in _PLUMBING):
             continue
-        for row in ROWS:
-            if frame.file.endswith(row.file_end) and (not row.functions or plain_name(frame) in row.functions):
-                return row.kind, frame
+        if (kind := _kind(frame)) is not None:
+            return kind, frame
         if is_users(frame):
             return None
     return None
@@ -82,12 +169,7 @@ def users_frame(thread: ThreadStack) -> Frame | None:
 
 def is_inside(thread: ThreadStack, kind: WaitKind) -> bool:
     """True where any frame of the stack, however deep below user code, has this meaning."""
-    rows = [row for row in ROWS if row.kind is kind]
-    return any(
-        frame.file.endswith(row.file_end) and (not row.functions or plain_name(frame) in row.functions)
-        for frame in thread.frames
-        for row in rows
-    )
+    return any(_kind(frame) is kind for frame in thread.frames)
 
 
 def say_frame(frame: Frame) -> str:

@@ -1,7 +1,10 @@
 """What one rank is at: its main thread's stack, and where that is silent, what the kernel says of it."""
 
+import msgspec
+
 from rankpatrol.analysis.frames import meaning, plain_name, say_frame, users_frame
 from rankpatrol.analysis.kinds import WaitKind
+from rankpatrol.analysis.natives import native_meaning
 from rankpatrol.core.records import Missing, Record
 from rankpatrol.core.snapshot import Frame, ProcessSample, RankSample, Stack, SystemCall, ThreadStack
 
@@ -20,7 +23,7 @@ _VERBS = {
 IO_CALLS = frozenset(_VERBS)
 # torch's DataLoader asks its queue every 5 s (MP_STATUS_CHECK_INTERVAL): poll(…, 1, 5000) is its mark without any stack.
 _LOADER_POLL_MS = 5000
-FOR_PEERS = frozenset({WaitKind.COLLECTIVE, WaitKind.POINT_TO_POINT})
+FOR_PEERS = frozenset({WaitKind.COLLECTIVE, WaitKind.POINT_TO_POINT, WaitKind.DEVICE})
 
 
 class Wait(Record, frozen=True, kw_only=True):
@@ -71,12 +74,16 @@ def classify(sample: RankSample) -> Wait:
         return Wait(kind=WaitKind.TRACED, what=f"is held by a debugger (process {process.tracer_pid})", by_stack=False)
     thread = main_thread(sample.stack)
     call = blocking_call(process)
-    return _by_stack(thread, process, call) if thread and thread.frames else _by_kernel(process, call)
+    if thread and thread.frames:
+        return _by_stack(thread, process, call)
+    return (_by_native(thread, call) if thread else None) or _by_kernel(process, call)
 
 
 def _by_stack(thread: ThreadStack, process: ProcessSample, call: SystemCall | None) -> Wait:
     at = users_frame(thread)
     known = meaning(thread)
+    if known is None and (native := _by_native(thread, call)) is not None:
+        return msgspec.structs.replace(native, frame=at)
     if known is None:
         below = _by_kernel(process, call)
         where = f" in {say_frame(at)}" if at else ""
@@ -88,6 +95,15 @@ def _by_stack(thread: ThreadStack, process: ProcessSample, call: SystemCall | No
     return Wait(kind=kind, what=what, by_stack=True, frame=at, call=call)
 
 
+def _by_native(thread: ThreadStack, call: SystemCall | None) -> Wait | None:
+    """What the C functions of a stack mean, where its Python frames say nothing."""
+    known = native_meaning(thread.native)
+    if known is None:
+        return None
+    kind, name = known
+    return Wait(kind=kind, what=_PHRASES[kind].format(name=name), by_stack=True, call=call)
+
+
 _PHRASES = {
     WaitKind.COLLECTIVE: "waits in {name}",
     WaitKind.POINT_TO_POINT: "waits in {name}",
@@ -97,6 +113,11 @@ _PHRASES = {
     WaitKind.CHECKPOINT: "is in {name} of a checkpoint",
     WaitKind.COMPILE: "compiles",
     WaitKind.START: "is starting ({name})",
+    WaitKind.STORE: "waits for the others at the store ({name})",
+    WaitKind.DEVICE: "waits for its GPU ({name})",
+    WaitKind.DOWNLOAD: "waits for a server ({name})",
+    WaitKind.TEARDOWN: "is ending ({name})",
+    WaitKind.LOCK: "waits for a lock ({name})",
 }
 
 

@@ -76,13 +76,14 @@ class Frame(Record, frozen=True):
 
 
 class ThreadStack(Record, frozen=True, kw_only=True):
-    """One thread's Python frames, innermost first. `thread_id` is the kernel's."""
+    """One thread's Python frames, innermost first. `thread_id` is the kernel's; `native` holds C functions, where a dump showed them."""
 
     thread_id: int | None
     name: str | None
     active: bool
     owns_gil: bool
     frames: tuple[Frame, ...]
+    native: tuple[str, ...] = ()
 
 
 class Stack(Record, frozen=True, tag="stack"):

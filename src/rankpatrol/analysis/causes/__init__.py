@@ -6,9 +6,10 @@ from rankpatrol.analysis.causes import blocked, loader, spin, stopped, storage, 
 from rankpatrol.analysis.scene import Cause, Scene
 
 Explain = Callable[[Scene, int], Cause | None]
+Registry = tuple[Explain, ...]
 
 # In order: what the kernel proves goes before what stacks suggest, work goes before blame, "blocked" takes what is left.
-REGISTRY: tuple[Explain, ...] = (
+REGISTRY: Registry = (
     stopped.explain,
     working.explain,
     loader.explain,

@@ -1,0 +1,248 @@
+"""Stacks as people paste them: py-spy, pystack, gdb, faulthandler and tracebacks, of one process or of a thousand, in one text."""
+
+import re
+
+from rankpatrol.core.records import Record
+from rankpatrol.core.snapshot import Frame, ThreadStack
+from rankpatrol.formats.stack_json import read_documents
+from rankpatrol.formats.stack_lines import NativeLine, ThreadLine, read_line
+from rankpatrol.formats.stack_marks import Fact, Header, merge, read_fact, read_header
+
+
+class ToldProcess(Record, frozen=True, kw_only=True):
+    """One process as a text tells of it. `active` is the main thread's, by the tool that took the stack; None where it does not say."""
+
+    header: Header
+    threads: tuple[ThreadStack, ...] = ()
+    activity: tuple[bool | None, ...] = ()
+    kernel: tuple[str, ...] = ()
+    state: str | None = None
+    wait_channel: str | None = None
+    thread_count: int | None = None
+    failure: str | None = None
+
+
+class ToldStacks(Record, frozen=True):
+    """All processes in the order of the text, and the lines that are no stack."""
+
+    processes: tuple[ToldProcess, ...]
+    context: tuple[str, ...]
+    stack_lines: int
+
+
+_KERNEL = re.compile(r"^\s*\[<[0-9a-fx]*>\]\s+(\w[\w.]*)\+0x")
+_FAILURE = re.compile(r"^\s*(?:Error|error|ERROR)\b:?\s*(.*(?:suspend|attach|process|permission|denied|timed out|stack|python).*)", re.IGNORECASE)
+_PREFIX = re.compile(r"^(?:\[(?:rank|default|1,)?(\d{1,5})\](?:<\w+>)?:? ?|(\d{1,5}): )(.*)$")
+_FEWEST_PREFIXED_LINES = 3
+
+
+def looks_like_stacks(text: str) -> bool:
+    """True where a tool's stack dump makes up a good part of the text; a traceback at the end of a log does not."""
+    if not any(word in text for word in _WORDS):
+        return False
+    parsed = parse_stacks(text)
+    if not parsed.processes:
+        return False
+    stacks, others = parsed.stack_lines, sum(1 for line in parsed.context if line.strip())
+    return stacks >= _FEWEST_LINES and stacks * 2 >= others and not _is_a_log(parsed)
+
+
+_WORDS = ("Thread", "thread", "File ", "#0 ", "[<", '"frames"', "TID ")
+_FEWEST_LINES = 2
+_RAISED = re.compile(r"^(?:\[\w+\]:? ?)?(?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)")
+
+
+def _is_a_log(parsed: ToldStacks) -> bool:
+    """Tracebacks that end in the exception they belong to are a log's, not stacks of what is running."""
+    return any(_RAISED.match(line) for line in parsed.context) and all(
+        process.header == Header() or not process.threads for process in parsed.processes
+    )
+
+
+def parse_stacks(text: str) -> ToldStacks:
+    """Every stack in a text, with whom it belongs to. Never raises: what is no stack is context."""
+    text, documents = read_documents(text)
+    reader = _Reader()
+    for line in _demultiplexed(text.splitlines()):
+        if (document := documents.get(line)) is not None:
+            reader.document(document)
+        else:
+            reader.line(line)
+    return reader.done()
+
+
+def _demultiplexed(lines: list[str]) -> list[str]:
+    """Lines that a launcher has prefixed with their rank, put together rank by rank."""
+    found = [(line, _PREFIX.match(line)) for line in lines]
+    stacks = sum(1 for _, match in found if match and read_line(match[3]) is not None)
+    if stacks < _FEWEST_PREFIXED_LINES:
+        return lines
+    by_rank: dict[int, list[str]] = {}
+    loose = [line for line, match in found if match is None]
+    for _, match in found:
+        if match:
+            by_rank.setdefault(int(match[1] or match[2]), []).append(match[3])
+    return [*loose, *(line for rank, its in by_rank.items() for line in (f"## rank={rank}", *its))]
+
+
+class _Open:
+    """A process while its lines are read."""
+
+    def __init__(self, header: Header) -> None:
+        self.header = header
+        self.threads: list[tuple[ThreadLine, list[Frame], list[str]]] = []
+        self.kernel: list[str] = []
+        self.facts = Fact()
+        self.failure: str | None = None
+
+    def is_empty(self) -> bool:
+        return not (self.threads or self.kernel or self.failure or self.facts != Fact())
+
+    def done(self) -> ToldProcess:
+        kept = [(line, frames, native) for line, frames, native in self.threads if frames or native]
+        return ToldProcess(
+            header=self.header,
+            threads=tuple(_thread(*each) for each in kept),
+            activity=tuple(line.active for line, _, _ in kept),
+            kernel=tuple(self.kernel),
+            state=self.facts.state,
+            wait_channel=self.facts.wait_channel,
+            thread_count=self.facts.threads,
+            failure=self.failure,
+        )
+
+
+def _thread(line: ThreadLine, frames: list[Frame], native: list[str]) -> ThreadStack:
+    order = 1 if line.newest_first else -1
+    return ThreadStack(
+        thread_id=line.thread_id,
+        name=line.name,
+        active=bool(line.active),
+        owns_gil=line.owns_gil,
+        frames=tuple(frames[::order]),
+        native=tuple(native[::order]),
+    )
+
+
+class _Reader:
+    """Goes through a text once, line by line."""
+
+    def __init__(self) -> None:
+        self.closed: list[_Open] = []
+        self.at = _Open(Header())
+        self.context: list[str] = []
+        self.stack_lines = 0
+        self.mark: Header | None = None
+        self.separated = False
+
+    def line(self, line: str) -> None:
+        if not line.strip():
+            self.separated = True
+            return
+        if not (self._stack_line(line) or self._mark(line)):
+            self.context.append(line)
+        self.separated = False
+
+    def document(self, processes: tuple[ToldProcess, ...]) -> None:
+        """Stacks that came as JSON: each is a process, of the header at hand where it has none of its own."""
+        for process in processes:
+            header = merge(process.header, self.at.header) if self.at.is_empty() else process.header
+            self._open(header)
+            self.at.threads = [
+                (ThreadLine(newest_first=True, thread_id=t.thread_id, name=t.name, active=active, owns_gil=t.owns_gil), list(t.frames), [])
+                for t, active in zip(process.threads, process.activity, strict=True)
+            ]
+            self.stack_lines += sum(len(thread.frames) for thread in process.threads)
+
+    def done(self) -> ToldStacks:
+        processes = [each.done() for each in (*self.closed, self.at) if not each.is_empty()]
+        kept = tuple(process for process in processes if process.threads or process.kernel or process.failure or process.header != Header())
+        return ToldStacks(kept if any(process.threads or process.kernel for process in kept) else (), tuple(self.context), self.stack_lines)
+
+    def _stack_line(self, line: str) -> bool:
+        if found := _KERNEL.match(line):
+            self.at.kernel.append(found[1])
+            self.stack_lines += 1
+            return True
+        event = read_line(line)
+        if isinstance(event, ThreadLine):
+            self._thread_line(event)
+        elif event is None or not self._frame(event, line):
+            return bool(self.at.threads) and line.startswith("    ") and _is_source(line)
+        self.stack_lines += 1
+        return True
+
+    def _thread_line(self, event: ThreadLine) -> None:
+        same = self.at.threads and event.name == "MainThread" and any(t.name == "MainThread" for t, _, _ in self.at.threads)
+        if same:
+            self._open(self.at.header)
+        self.at.threads.append((event, [], []))
+
+    def _frame(self, event: Frame | NativeLine, line: str) -> bool:
+        if not self.at.threads:
+            if not _may_begin(event, line):
+                return False
+            self.at.threads.append((ThreadLine(newest_first=", in " not in line or "#" in line[:8]), [], []))
+        _, frames, native = self.at.threads[-1]
+        if isinstance(event, Frame):
+            frames.append(event)
+        else:
+            native.append(event.name)
+        return True
+
+    def _mark(self, line: str) -> bool:
+        if (header := read_header(line)) is not None:
+            self._header(header)
+            self._fact(line)
+            return True
+        if self._fact(line):
+            return False
+        if (found := _FAILURE.match(line)) and not self.at.threads and self.at.header != Header():
+            self.at.failure = found[1].strip()
+        return False
+
+    def _header(self, header: Header) -> None:
+        if self.at.is_empty() and _agree(self.at.header, header):
+            self.at.header = merge(self.at.header, header)
+        elif header.parent_pid is not None and header.pid is None and header.rank is None:
+            self.at.header = merge(self.at.header, header)
+        else:
+            self._open(header)
+
+    def _fact(self, line: str) -> bool:
+        fact = read_fact(line)
+        if fact is None:
+            return False
+        for each in [*reversed(self.closed), self.at] if fact.pid is not None else [self.at]:
+            if fact.pid is None or each.header.pid == fact.pid or any(t.thread_id == fact.pid for t, _, _ in each.threads):
+                each.facts = Fact(
+                    state=fact.state or each.facts.state,
+                    wait_channel=fact.wait_channel or each.facts.wait_channel,
+                    threads=fact.threads or each.facts.threads,
+                )
+                break
+        return True
+
+    def _open(self, header: Header) -> None:
+        if not self.at.is_empty() or self.at.header.rank is not None:
+            self.closed.append(self.at)
+        self.at = _Open(header)
+
+
+def _agree(old: Header, new: Header) -> bool:
+    pairs = ((old.rank, new.rank), (old.pid, new.pid))
+    return all(left is None or right is None or left == right for left, right in pairs)
+
+
+def _may_begin(event: Frame | NativeLine, line: str) -> bool:
+    return line.lstrip().startswith(("#0", "frame #0", "* frame #0")) if isinstance(event, NativeLine) else 'File "' in line
+
+
+_SOURCE = re.compile(r"^\s{4,}\S")
+
+
+def _is_source(line: str) -> bool:
+    """The line of code below a frame, or its local variables."""
+    return _SOURCE.match(line) is not None
+
+
