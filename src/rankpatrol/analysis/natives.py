@@ -41,6 +41,7 @@ _CALLS = {
 }
 _FUTEX = re.compile(r"futex|pthread_cond_|sem_wait|new_sem|lll_lock|pthread_mutex_lock|pthread_\w*join|std::condition_variable::wait")
 _PLAIN = re.compile(r"^(?:__GI_+|__libc_|_+)?([a-z]\w*?)(?:_nocancel|_time64|_common)?$")
+_POLL = re.compile(r"poll (\d+) (\d+)$")
 # read and write may be of a pipe or a socket: only Python's own file object makes them a file's.
 _FILE_OBJECT = re.compile(r"FileIO_|_io__Buffered|_bufferedreader|os_read|os_pread|PyTorchStream|mmap|fread|fwrite|_io_")
 _SOCKET = re.compile(r"sock_|SSL|ssl|Socket")
@@ -61,6 +62,8 @@ def native_call(native: tuple[str, ...]) -> SystemCall | None:
         return None
     if any(_FUTEX.search(name) for name in native[:3]):
         return SystemCall("futex")
+    if asked := _POLL.match(native[0]):
+        return SystemCall("poll", (0, int(asked[1]), int(asked[2])))
     found = _PLAIN.match(native[0])
     name = found[1] if found else ""
     if name in {"read", "write"}:

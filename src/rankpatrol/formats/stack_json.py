@@ -3,9 +3,12 @@
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from rankpatrol.core.errors import BadInput
-from rankpatrol.core.snapshot import Stack
+from rankpatrol.core.snapshot import Stack, ThreadStack
 from rankpatrol.formats.pyspy import parse_dump_value
+from rankpatrol.formats.stack_lines import is_native, plain_native
 from rankpatrol.formats.stack_marks import Header
 
 if TYPE_CHECKING:
@@ -58,7 +61,8 @@ def _processes(value: Any, header: Header, depth: int) -> "list[ToldProcess]":
     if isinstance(value, list):
         if (stack := _stack(value)) is not None:
             known = Header(rank=header.rank, pid=stack.pid, parent_pid=header.parent_pid, node=header.node)
-            return [ToldProcess(header=known, threads=stack.threads, activity=tuple(thread.active for thread in stack.threads))]
+            threads = tuple(_split(thread) for thread in stack.threads)
+            return [ToldProcess(header=known, threads=threads, activity=tuple(thread.active for thread in threads))]
         return [each for item in value for each in _processes(item, header, depth + 1)]
     if not isinstance(value, dict):
         return []
@@ -92,6 +96,13 @@ def _named(key: str, header: Header) -> Header:
     """A document keyed by rank: `{"0": […], "rank1": […]}`."""
     digits = key.lower().removeprefix("rank").strip("_- ")
     return Header(rank=int(digits), node=header.node) if digits.isascii() and digits.isdigit() and len(digits) < 6 else header
+
+
+def _split(thread: ThreadStack) -> ThreadStack:
+    """Python's frames and C's apart: `--native` prints them in one list."""
+    python = tuple(frame for frame in thread.frames if not is_native(frame))
+    native = tuple(plain_native(frame.name) for frame in thread.frames if is_native(frame))
+    return msgspec.structs.replace(thread, frames=python, native=native)
 
 
 def _stack(value: list[Any]) -> Stack | None:

@@ -42,7 +42,7 @@ def put_back(file: str) -> str:
         return file
     first, _, rest = file.partition("/")
     if rest and first in _PACKAGES:
-        return f"site-packages/{file}"
+        return f"/site-packages/{file}"
     return f"/lib/python3/{file}" if first.removesuffix(".py") in _STANDARD else file
 
 
@@ -73,7 +73,18 @@ def _file_frame(found: re.Match[str]) -> Frame:
 
 
 def _gdb_frame(found: re.Match[str]) -> NativeLine:
-    return NativeLine(plain_native(found[1]))
+    name = plain_native(found[1])
+    asked = _POLL_ARGUMENTS.search(found[0]) if "poll" in name else None
+    return NativeLine(f"poll {asked[1]} {asked[2]}" if asked else name)
+
+
+# gdb prints arguments: how long poll waits, and for how many descriptors, is the mark of a data loader's queue.
+_POLL_ARGUMENTS = re.compile(r"nfds=(?:nfds@entry=)?(\d+), timeout=(?:timeout@entry=)?(\d+)")
+
+
+def is_native(frame: Frame) -> bool:
+    """True for a frame of C that a tool printed among Python's, by its file or for want of a name."""
+    return frame.name.startswith("0x") or _NATIVE_FILE.search(frame.file.rpartition("/")[2]) is not None
 
 
 _Event = Frame | NativeLine | ThreadLine
@@ -120,7 +131,10 @@ _ROWS: tuple[tuple[re.Pattern[str], _Maker], ...] = (
     (re.compile(r'^\s*\((Python|C|C\+\+|Cython|Native)\) File "([^"]*)", line (\d+), in (\S+)'), _pystack_frame),
     (re.compile(r'^\s*(?:#\d+\s+)?(?:\([^)]*\) )?File "([^"]+)", line (\d+),? in ([^\s(]+)'), _file_frame),
     (re.compile(r"^\s*#\d+ Frame 0x[0-9a-f]+, for file (\S+), line (\d+), in ([\w<>.]+)"), _file_frame),
-    (re.compile(r"^\s*#\d+\s+(?:0x[0-9a-fA-F]+\s+)?(?:in\s+)?([A-Za-z_?~][^\n]*?)(?:\s+\(.*|\s+at \S+|\s+from \S+|\s+-\s.*|\+0x.*)?$"), _gdb_frame),
+    (
+        re.compile(r"^\s*#\d+\s+(?:0x[0-9a-fA-F]+\s+)?(?:in\s+)?([A-Za-z_?~][^\n]*?)(?:\s+\(.*|\s+at \S+|\s+from \S+|\s+-\s.*|\+0x.*)?$"),
+        _gdb_frame,
+    ),
     (re.compile(r"^\s*(?:\* )?frame #\d+: 0x[0-9a-f]+ [^`]*`([^+\n]+?)(?: \+ \d+)?(?: at .*)?$"), _gdb_frame),
     (re.compile(r"^\s{2,12}(\S.*?) \(([^()\s:]+|<[^>]*>)(?::(\d+))?\)\s*$"), _pyspy_frame),
 )
@@ -135,5 +149,3 @@ def read_line(line: str) -> _Event | None:
         if found := pattern.match(line):
             return make(found)
     return None
-
-

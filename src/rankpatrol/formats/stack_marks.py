@@ -43,7 +43,6 @@ _LOADER_ROLE = re.compile(r"(data[ _-]?loader|pt_data|loader)[ _-]?(worker|proce
 _ROLE = re.compile(r"role[ =:]{1,3}(\S+)")
 _PROCESS = re.compile(r"^\s*(Parent )?Process (\d+)\b:?\s*(.*)$")
 _ATTACHED = re.compile(r"^\s*(?:Attaching to process|PID:?|pid) (\d+)\s*(?:-\s*process)?:?\s*$")
-_RANK_ARGUMENT = re.compile(r"--(?:node_rank|machine_rank)")
 _STATE = re.compile(r"(?<![\w-])(?:state|stat|status)[ =:]{1,3}\(?([RSDTtZIX])(?![a-z])\w*", re.IGNORECASE)
 _CHANNEL = re.compile(r"wchan[ =:]{1,3}([A-Za-z_][\w.]*)")
 _PROC = re.compile(r"/proc/(\d+)/")

@@ -31,7 +31,9 @@ class ToldStacks(Record, frozen=True):
 
 
 _KERNEL = re.compile(r"^\s*\[<[0-9a-fx]*>\]\s+(\w[\w.]*)\+0x")
-_FAILURE = re.compile(r"^\s*(?:Error|error|ERROR)\b:?\s*(.*(?:suspend|attach|process|permission|denied|timed out|stack|python).*)", re.IGNORECASE)
+_FAILURE = re.compile(
+    r"^\s*(?:Error|error|ERROR)\b:?\s*(.*(?:suspend|attach|process|permission|denied|timed out|stack|python).*)", re.IGNORECASE
+)
 _PREFIX = re.compile(r"^(?:\[(?:rank|default|1,)?(\d{1,5})\](?:<\w+>)?:? ?|(\d{1,5}): )(.*)$")
 _FEWEST_PREFIXED_LINES = 3
 
@@ -149,7 +151,11 @@ class _Reader:
             header = merge(process.header, self.at.header) if self.at.is_empty() else process.header
             self._open(header)
             self.at.threads = [
-                (ThreadLine(newest_first=True, thread_id=t.thread_id, name=t.name, active=active, owns_gil=t.owns_gil), list(t.frames), [])
+                (
+                    ThreadLine(newest_first=True, thread_id=t.thread_id, name=t.name, active=active, owns_gil=t.owns_gil),
+                    list(t.frames),
+                    list(t.native),
+                )
                 for t, active in zip(process.threads, process.activity, strict=True)
             ]
             self.stack_lines += sum(len(thread.frames) for thread in process.threads)
@@ -244,5 +250,3 @@ _SOURCE = re.compile(r"^\s{4,}\S")
 def _is_source(line: str) -> bool:
     """The line of code below a frame, or its local variables."""
     return _SOURCE.match(line) is not None
-
-

@@ -80,7 +80,7 @@ def _what(loader: ProcessSample, busy: bool) -> tuple[str, int]:
         return "computes for a long time on one sample", 0
     if call is not None:
         return f"waits in {call.name}", 1
-    return f"is in state {loader.state}", 0
+    return (f"is in state {loader.state}", 0) if loader.state not in "S?" else ("does not hand over its sample", 0)
 
 
 def _suggest(loader: ProcessSample, path: str | None) -> tuple[str, ...]:

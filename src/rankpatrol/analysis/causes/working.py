@@ -1,7 +1,9 @@
 """A rank that works while the others wait: nobody's fault, and not to be ended."""
 
 from rankpatrol.analysis.kinds import WaitKind
+from rankpatrol.analysis.phases import phase_cause
 from rankpatrol.analysis.scene import Cause, Scene
+from rankpatrol.analysis.waits import main_thread
 
 _CAUSES = {
     WaitKind.CHECKPOINT: "checkpoint_io_slow",
@@ -20,10 +22,15 @@ def explain(scene: Scene, rank: int) -> Cause | None:
     kind = WaitKind.CHECKPOINT if scene.is_inside(rank, WaitKind.CHECKPOINT) else wait.kind
     return Cause(
         verdict="benign_wait",
-        cause=_CAUSES.get(kind, "rank0_preprocessing" if rank == 0 else "none"),
+        cause=_CAUSES.get(kind) or _phase(scene, rank) or ("rank0_preprocessing" if rank == 0 else "none"),
         rank=rank,
         phrase=f"rank {rank} {wait.what} and gets on: {done[0]}",
         lines=2,
         reasons_for=done,
         process=scene.process_of(rank),
     )
+
+
+def _phase(scene: Scene, rank: int) -> str | None:
+    thread = main_thread(scene.samples[rank].stack)
+    return phase_cause(thread) if thread is not None else None

@@ -1,0 +1,150 @@
+"""A scene made from a text: who waits for whom where only stacks and a few measurements are known."""
+
+from collections import Counter
+from functools import cached_property
+
+import msgspec
+
+
+from rankpatrol.analysis.frames import is_users, plain_name, say_frame
+from rankpatrol.analysis.kinds import WaitKind
+from rankpatrol.analysis.scene import Scene
+from rankpatrol.analysis.told.measured import Measured, draws_full_power, measure
+from rankpatrol.analysis.told.sample import LOADER_NAME, Told
+from rankpatrol.analysis.waits import Wait, main_thread
+from rankpatrol.core.records import Missing
+from rankpatrol.core.snapshot import Frame, ProcessSample, Snapshot, ThreadStack
+
+# Waits that are for the peers where any rank is elsewhere: the start and the end are common, and so is a file that one rank makes.
+_FOR_THE_REST = frozenset({WaitKind.BACKWARD, WaitKind.STORE, WaitKind.TEARDOWN})
+_POLLS = frozenset({"wait", "poll", "until", "sync", "barrier", "ready", "done", "exists"})
+_SLEEPS = frozenset({"sleep", "_sleep"})
+_SPMD_SHARE = 0.5
+_SILENT = "sleeps in a place the kernel hides"
+
+
+class ToldScene(Scene):
+    """The latest look of a text, with what its other lines tell."""
+
+    def __init__(self, told: Told) -> None:
+        super().__init__(told.history)
+        self.told = told
+
+    @cached_property
+    def measured(self) -> Measured:
+        """What the lines between the stacks measured."""
+        return measure(self.told.context)
+
+    @cached_property
+    def waits(self) -> dict[int, Wait]:
+        """What each rank is at; a rank of which only loader processes are shown waits for them."""
+        return {
+            rank: self._loader_wait() if self._only_loaders(rank) else self._in_words(rank, wait) for rank, wait in super().waits.items()
+        }
+
+    @cached_property
+    def victims(self) -> tuple[int, ...]:
+        """Ranks that wait for others, and those whose wait is for the rest while any rank is elsewhere."""
+        certain = {rank for rank, wait in self.waits.items() if wait.for_peers()}
+        likely = {rank for rank in self.waits if rank not in certain and self._waits_for_the_rest(rank)}
+        alike = self._in_one_line(certain | likely)
+        return tuple(rank for rank in self.waits if rank in certain | likely | alike)
+
+    def thread(self, rank: int) -> ThreadStack | None:
+        """The main thread of a rank."""
+        return main_thread(self.samples[rank].stack)
+
+    def polls(self, rank: int) -> bool:
+        """True where a rank sleeps in a loop of its own that waits for something: a file, a flag."""
+        thread = self.thread(rank)
+        if thread is None or len(thread.frames) < 2 or plain_name(thread.frames[0]) not in _SLEEPS:
+            return False
+        below = [frame for frame in thread.frames[1:3] if is_users(frame)]
+        return any(_POLLS & set(plain_name(frame).lower().strip("_").split("_")) for frame in below)
+
+    def family_effort(self, rank: int) -> tuple[str, ...]:
+        """What the text shows a rank to have got done: other frames in a later look, busy children, bytes, a bar, power."""
+        return (*self._changed(rank), *self._told_to_move(rank), *((power,) if (power := draws_full_power(self.measured, rank)) else ()))
+
+    def stands_still(self) -> str | None:
+        """The line or the looks that say that nothing moves, or None."""
+        if self.measured.still:
+            return self.measured.still[0]
+        same = len(self.history) > 1 and all(not self._changed(rank) for rank in self.samples)
+        return f"{len(self.history)} looks show the same stacks" if same else None
+
+    def _only_loaders(self, rank: int) -> bool:
+        sample = self.samples[rank]
+        return isinstance(sample.process, Missing) and any(child.name == LOADER_NAME for child in sample.descendants)
+
+    def _in_words(self, rank: int, wait: Wait) -> Wait:
+        """A text does not show what the kernel says of a rank: then it stands somewhere, and no more is claimed."""
+        if self.polls(rank) and wait.frame is not None:
+            return msgspec.structs.replace(wait, what=f"waits in {say_frame(wait.frame)}")
+        if wait.kind is WaitKind.BACKWARD and not wait.blocked():
+            return msgspec.structs.replace(wait, what="waits in backward")
+        failure = self.samples[rank].stack
+        if not wait.by_stack and wait.kind is WaitKind.UNKNOWN and isinstance(failure, Missing):
+            return msgspec.structs.replace(wait, what=f"has no stack ({failure.reason})")
+        if wait.call is None and wait.what.startswith(_SILENT):
+            return msgspec.structs.replace(wait, what=wait.what.replace(_SILENT, "stands", 1))
+        return wait
+
+    def _loader_wait(self) -> Wait:
+        return Wait(kind=WaitKind.DATA, what="is shown by its loader processes alone", by_stack=False)
+
+    def _waits_for_the_rest(self, rank: int) -> bool:
+        wait = self.waits[rank]
+        process = self.process_of(rank)
+        if wait.kind is WaitKind.START and wait.frame is not None:
+            return wait.what.startswith("is starting (") and not wait.what.startswith("is starting (_")
+        if wait.kind is WaitKind.BACKWARD:
+            return process is None or process.state != "D"
+        return wait.kind in _FOR_THE_REST or self.polls(rank)
+
+    def _in_one_line(self, waiting: set[int]) -> set[int]:
+        """Ranks of one program that stand in the very same line, most of them, while others are in a collective: a call below it waits.
+
+        A copy to or from the GPU (`.item()`, `.to()`) has no Python frame of its own and waits for all that is queued before it.
+        """
+        if not any(self.waits[rank].kind is WaitKind.COLLECTIVE for rank in waiting):
+            return set()
+        places: Counter[tuple[Frame, ...]] = Counter()
+        at: dict[int, tuple[Frame, ...]] = {}
+        for rank, wait in self.waits.items():
+            thread = self.thread(rank)
+            if rank not in waiting and thread is not None and thread.frames and wait.kind in {WaitKind.COMPUTE, WaitKind.UNKNOWN}:
+                at[rank] = thread.frames
+                places[thread.frames] += 1
+        common = {frames for frames, count in places.items() if count > 1 and count >= _SPMD_SHARE * len(self.samples)}
+        return {rank for rank, frames in at.items() if frames in common}
+
+    def _changed(self, rank: int) -> tuple[str, ...]:
+        stacks = [thread.frames for look in self.history if (thread := _thread_in(look, rank)) is not None]
+        if len(stacks) < 2 or stacks[-1] == stacks[-2] or not stacks[-1] or not stacks[-2]:
+            return ()
+        names = [_leaf(frames) for frames in stacks[-2:]]
+        return (f"rank {rank}'s stack changed between two looks, from {names[0]} to {names[1]}",)
+
+    def _told_to_move(self, rank: int) -> tuple[str, ...]:
+        named = tuple(f"rank {rank}: {what}" for each, what in self.measured.moved if each == rank)
+        loose = tuple(what for each, what in self.measured.moved if each is None)
+        return named or (loose if self._only_one_elsewhere(rank) else ())
+
+    def _only_one_elsewhere(self, rank: int) -> bool:
+        return self.awaited == (rank,) or set(self.waits) == {rank}
+
+
+def _leaf(frames: tuple[Frame, ...]) -> str:
+    return next((plain_name(frame) for frame in frames if is_users(frame)), plain_name(frames[0]))
+
+
+def _thread_in(look: Snapshot, rank: int) -> ThreadStack | None:
+    sample = next((sample for sample in look.ranks if sample.rank == rank), None)
+    return main_thread(sample.stack) if sample is not None else None
+
+
+def children(scene: ToldScene, rank: int) -> tuple[tuple[ProcessSample, ThreadStack | None], ...]:
+    """The loader processes of a rank with their stacks."""
+    sample = scene.samples[rank]
+    return tuple((child, main_thread(sample.child_stacks.get(child.id.pid, Missing("not shown")))) for child in sample.descendants)

@@ -1,0 +1,114 @@
+"""The answer to pasted stacks: the same culprit finder as for a live job, on what a text can tell."""
+
+import re
+
+import msgspec
+
+from rankpatrol.analysis.diagnose import diagnose_scene, explain_rank
+from rankpatrol.analysis.scene import Cause, say_ranks
+from rankpatrol.analysis.told.causes import TOLD_REGISTRY
+from rankpatrol.analysis.told.divergence import untie
+from rankpatrol.analysis.told.sample import snapshots
+from rankpatrol.analysis.told.scene import ToldScene
+from rankpatrol.core.diagnosis import Diagnosis
+from rankpatrol.formats.stack_text import looks_like_stacks, parse_stacks
+
+_FATAL = re.compile(r"Fatal Python error: (\w[\w ]*)")
+_FATAL_CAUSES = {"Segmentation fault": "sigsegv", "Aborted": "sigabrt", "Bus error": "data_worker_killed_shm"}
+
+
+def diagnose_stacks(text: str) -> Diagnosis | None:
+    """Who the others wait for by the stacks in a text, or None where it holds none."""
+    if not looks_like_stacks(text):
+        return None
+    told = snapshots(parse_stacks(text))
+    if told is None:
+        return None
+    scene = ToldScene(told)
+    found = _fatal(scene) or _answer(scene)
+    return found if told.numbered else _unnumbered(found, scene)
+
+
+def _answer(scene: ToldScene) -> Diagnosis:
+    if scene.victims and not scene.awaited and scene.unclear and (found := untie(scene)) is not None and len(scene.victims) > 1:
+        return found
+    if not scene.victims or not scene.awaited:
+        alone = _without_victims(scene) if not scene.victims else None
+        if alone is not None:
+            return alone
+    return diagnose_scene(scene, TOLD_REGISTRY, untie)
+
+
+def _without_victims(scene: ToldScene) -> Diagnosis | None:
+    """Nobody waits for a peer: what each rank is at speaks for itself, where all say the same or a loader process is caught."""
+    causes = [cause for rank in scene.waits if (cause := explain_rank(scene, rank, TOLD_REGISTRY)) is not None]
+    caught = [cause for cause in causes if cause.verdict == "hang" and cause.cause in _PROVABLE_ALONE]
+    words = {(cause.verdict, cause.cause) for cause in causes}
+    if caught and len(caught) < len(scene.waits):
+        return _alone(scene, caught)
+    if len(words) == 1 and len(causes) == len(scene.waits) and causes[0].cause in _SAYABLE:
+        return _alone(scene, causes)
+    return None
+
+
+_PROVABLE_ALONE = frozenset(
+    {"data_loader_fork_lock", "data_loader_worker_stuck", "filesystem_stall", "gil_held", "download_stall", "rank_stopped"}
+)
+_SAYABLE = _PROVABLE_ALONE | {"checkpoint_io_slow", "compile_or_jit", "model_load", "rank0_preprocessing", "rank0_eval"}
+
+
+def _alone(scene: ToldScene, causes: list[Cause]) -> Diagnosis:
+    first = causes[0]
+    everybody = len(causes) > 1 and len(causes) == len(scene.waits)
+    ranks = tuple(cause.rank for cause in causes)
+    named = None if everybody else ranks
+    hang = first.verdict == "hang"
+    return Diagnosis(
+        verdict=first.verdict,
+        cause=_for_all(first.cause) if everybody else first.cause,
+        culprit_ranks=named if hang else None,
+        awaited_ranks=None if hang else named,
+        sentence=first.phrase if not everybody else f"{say_ranks(ranks)} alike: {first.phrase}",
+        reasons_for=tuple(reason for cause in causes[:_MOST_SAID] for reason in cause.reasons_for),
+        reasons_against=(*first.reasons_against, *(("no other rank is shown",) if len(scene.samples) == 1 else ())),
+        suggested=first.suggested,
+        not_to_be_ended=first.not_to_be_ended,
+        process=first.process.id if first.process else None,
+        file=first.file,
+        file_offset_bytes=first.file_offset_bytes,
+    )
+
+
+_MOST_SAID = 8
+
+
+def _for_all(cause: str) -> str:
+    return "long_eval" if cause == "rank0_eval" else cause
+
+
+def _fatal(scene: ToldScene) -> Diagnosis | None:
+    """What a fault handler wrote on the way out: that process is dead."""
+    for line in scene.told.context:
+        found = _FATAL.search(line)
+        word = next((cause for name, cause in _FATAL_CAUSES.items() if found and found[1].startswith(name)), None)
+        if word is not None:
+            ranks = tuple(scene.samples)
+            return Diagnosis(
+                verdict="crash",
+                cause=word,
+                culprit_ranks=ranks if len(ranks) == 1 and scene.told.numbered else None,
+                sentence=f"a process died: {line.strip()}",
+                reasons_for=(line.strip(),),
+            )
+    return None
+
+
+def _unnumbered(found: Diagnosis, scene: ToldScene) -> Diagnosis:
+    """The same where the text names no ranks: processes are told by their pids, and nobody gets a rank it may not have."""
+    pids = {rank: sample.pid for rank, sample in scene.samples.items()}
+    named = found.culprit_ranks or found.awaited_ranks or ()
+    who = ", ".join(f"process {pids[rank]}" for rank in named if pids.get(rank))
+    note = (f"the text names no ranks; they are counted in its order, and {who} is meant",) if who else ("the text names no ranks",)
+    return msgspec.structs.replace(
+        found, culprit_ranks=None, awaited_ranks=None, victim_ranks=(), reasons_against=(*found.reasons_against, *note)
+    )
