@@ -1,0 +1,14 @@
+"""The answer to listings: topologies, checkpoint folders, processes and GPUs."""
+
+from rankpatrol.analysis.told.checkpoint_listing import diagnose_checkpoints
+from rankpatrol.analysis.told.gpu_work import diagnose_gpus
+from rankpatrol.analysis.told.orphans import diagnose_processes
+from rankpatrol.analysis.told.topology import diagnose_topology
+from rankpatrol.core.diagnosis import Diagnosis
+
+_FORMS = (diagnose_topology, diagnose_checkpoints, diagnose_processes, diagnose_gpus)
+
+
+def diagnose_listing(text: str) -> Diagnosis | None:
+    """What a listing says, by the first form that knows it; None for anything else."""
+    return next((found for form in _FORMS if (found := form(text)) is not None), None)

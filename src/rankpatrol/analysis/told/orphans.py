@@ -1,0 +1,180 @@
+"""The answer to lists of processes: which of them hold a GPU although nobody owns them any more."""
+
+import re
+
+from rankpatrol.core.diagnosis import Certainty, Diagnosis
+from rankpatrol.formats.process_listing import ListedProcess, Listing, parse_processes
+
+# Whoever serves others holds GPUs without any job: the driver's daemons, displays, monitors, the launchers of sessions and containers.
+_SERVICE = re.compile(
+    r"nvidia-persistenced|fabricmanager|nv-hostengine|dcgm|nvidia-cuda-mps|mps-server|imex|Xorg|/X\b|gnome-shell|xfwm|kwin|gpud|nvidia-smi|"
+    r"sshd|systemd|slurmd|slurmstepd|dockerd|containerd|kubelet|\binit\b|cron|dbus|tini\b|rsyslog|node_exporter",
+    re.IGNORECASE,
+)
+_SESSION = re.compile(r"\btmux|\bscreen\b|SCREEN|jupyter|ipykernel|vscode|\bbash\b|\bzsh\b|-bash|\bsh\b|systemd --user|sshd:", re.IGNORECASE)
+_PYTHON = re.compile(r"python|torchrun|pt_data_worker|deepspeed|accelerate|\bray::|vllm", re.IGNORECASE)
+_KEPT_BUSY_PERCENT = 10.0
+_BUSY_CPU_PERCENT = 50.0
+_SAFE = (
+    "Before any signal ask the job's scheduler once more, and check that these are still the same processes (start time, open GPU files)",
+    "Take exactly these pids, never a name: rankpatrol orphans shows them without touching them",
+)
+
+
+def diagnose_processes(text: str) -> Diagnosis | None:
+    """`orphan`, `not_orphan` or `undetermined`, or None where the text lists no processes and no users of GPUs."""
+    listing = parse_processes(text)
+    if len(listing.processes) + len(listing.named) + len(listing.holders) == 0 or not _is_listing(text, listing):
+        return None
+    if (found := _alias(listing)) is not None:
+        return found
+    return _judge(listing)
+
+
+def _is_listing(text: str, listing: Listing) -> bool:
+    if any(word in text for word in ("ProcessGroupNCCL", "Traceback (most recent", "NCCL INFO")):
+        return False
+    lines = sum(1 for line in text.splitlines() if line.strip())
+    return (len(listing.processes) + len(listing.named) + len(listing.holders)) * 12 >= lines
+
+
+def _alias(listing: Listing) -> Diagnosis | None:
+    """The driver counts processes in the host's namespace: in a container its pids are other processes, or nobody."""
+    if not listing.namespaced or not listing.named:
+        return None
+    strangers = [pid for pid in sorted(listing.named) if pid in listing.without_device or pid in listing.absent or _is_service(listing.processes.get(pid))]
+    unseen = [pid for pid in sorted(listing.named) if listing.processes and pid not in listing.processes and pid not in listing.holders]
+    if not strangers and not unseen:
+        return None
+    pid = (strangers or unseen)[0]
+    here = listing.processes.get(pid)
+    what = f"is {here.command or 'another program'} here, and holds no GPU device" if here is not None else "does not exist here"
+    return Diagnosis(
+        verdict="not_orphan",
+        cause="pid_namespace_alias",
+        certainty=Certainty.SUPPORTED,
+        sentence=f"pid {pid} of the driver's list {what}: the driver counts in the host's pid namespace, and this is a container",
+        reasons_for=(f"pid {pid} {what}", "the pid namespace is not the host's"),
+        suggested=("Signal nothing from within the container: ask on the host which process this pid is",),
+    )
+
+
+def _is_service(process: ListedProcess | None) -> bool:
+    return process is not None and process.command is not None and _SERVICE.search(process.command) is not None
+
+
+def _judge(listing: Listing) -> Diagnosis:
+    candidates = _candidates(listing)
+    if not candidates:
+        return _nobody(listing)
+    words = {pid: _word(listing, pid) for pid in candidates}
+    orphans = [pid for pid, (word, _) in words.items() if word == "orphan"]
+    if orphans:
+        return _orphans(listing, orphans, words)
+    unclear = [pid for pid, (word, _) in words.items() if word == "unclear"]
+    first = (unclear or list(words))[0]
+    return Diagnosis(
+        verdict="undetermined" if unclear else "not_orphan",
+        cause="unknown" if unclear else "none",
+        sentence=f"process {first} {words[first][1]}",
+        reasons_for=tuple(f"process {pid} {why}" for pid, (_, why) in words.items()),
+        suggested=("Ask the scheduler which jobs run on this node, and look at the cgroup of each process (/proc/PID/cgroup)",) if unclear else (),
+    )
+
+
+def _candidates(listing: Listing) -> list[int]:
+    """Whoever holds or is said to hold a GPU; where nothing is said of GPUs, the training processes."""
+    using = {pid for pid in listing.holders | listing.named if not _is_service(listing.processes.get(pid))}
+    if not using and not listing.holders:
+        using = {pid for pid, its in listing.processes.items() if its.command and _PYTHON.search(its.command) and not _is_service(its)}
+    return sorted(using - listing.absent)
+
+
+def _word(listing: Listing, pid: int) -> tuple[str, str]:
+    """What one process is, and why. In order: the scheduler's word, the family, then what only hints."""
+    process = listing.processes.get(pid)
+    job = listing.jobs.get(pid)
+    if job is not None and listing.live_jobs is not None and job in listing.live_jobs:
+        return "owned", f"belongs to job {job}, which the scheduler runs"
+    ended = job is not None and (job in listing.ended_jobs or (listing.live_jobs is not None and job not in listing.live_jobs))
+    if listing.scheduler_failed:
+        return "unclear", "cannot be judged: the scheduler gave no answer"
+    if ended:
+        return "orphan", f"belongs to job {job}, which the scheduler does not run any more"
+    if process is None:
+        return "unclear", "is not in the list of processes"
+    if process.parent_pid is None:
+        stuck = (process.state or "").startswith("D") and pid in listing.unkilled
+        return ("orphan", "did not end by SIGKILL (state D)") if stuck else ("unclear", "has a parent that is not listed")
+    if process.parent_pid != 1:
+        return _with_parent(listing, process)
+    return _without_parent(listing, process)
+
+
+def _with_parent(listing: Listing, process: ListedProcess) -> tuple[str, str]:
+    parent = listing.processes.get(process.parent_pid or 0)
+    if parent is None:
+        known = len(listing.processes) > 2 and process.parent_pid is not None
+        return ("unclear", f"has a parent ({process.parent_pid}) that is not listed") if known else ("unclear", "has a parent that is not listed")
+    if parent.parent_pid == 1 and parent.command and _PYTHON.search(parent.command) and not _SESSION.search(parent.command):
+        word, why = _without_parent(listing, parent)
+        return word, f"is a child of {parent.pid}, which {why}"
+    return "owned", f"has a living parent, {parent.pid} ({parent.command or 'unknown'})"
+
+
+def _without_parent(listing: Listing, process: ListedProcess) -> tuple[str, str]:
+    """PPID 1 alone proves nothing: whoever was started by nohup, setsid, a service or a container has it as well."""
+    lost = "has lost its parent (PPID 1)"
+    state = process.state or ""
+    if state.startswith("D"):
+        return "orphan", f"{lost} and is in uninterruptible sleep (state D)"
+    if listing.namespaced:
+        return "unclear", f"{lost}, but in a container pid 1 may be its launcher"
+    if process.pid in listing.sessions or (process.terminal or "?").startswith(("pts", "tty")):
+        return "unclear", f"{lost}, but a session or service of its own is shown"
+    if "s" in state[1:] and len(listing.holders | listing.named) < _FEWEST_TO_BE_A_GROUP:
+        return "unclear", f"{lost}, but leads a session of its own: somebody may have put it there on purpose"
+    live = [its for its in listing.processes.values() if its.command and _SESSION.search(its.command) and its.user == process.user and its.user]
+    if live and not listing.jobs:
+        return "unclear", f"{lost}, but its user has a session on this node ({live[0].command})"
+    busy = (listing.gpu_busy_percent or 0.0) >= _KEPT_BUSY_PERCENT or (process.cpu_percent or 0.0) >= _BUSY_CPU_PERCENT or state.startswith("R")
+    if busy:
+        return "unclear", f"{lost}, but it works: a detached training looks the same"
+    if process.pid in listing.holders or process.pid in listing.named or listing.memory_used:
+        return "orphan", f"{lost} and holds a GPU without working"
+    return "unclear", f"{lost}, but whether it holds a GPU is not shown"
+
+
+_FEWEST_TO_BE_A_GROUP = 2
+
+
+def _orphans(listing: Listing, orphans: list[int], words: dict[int, tuple[str, str]]) -> Diagnosis:
+    stuck = [pid for pid in orphans if (its := listing.processes.get(pid)) and (its.state or "").startswith("D")]
+    by_scheduler = all(listing.jobs.get(pid) for pid in orphans)
+    pids = ", ".join(str(pid) for pid in orphans)
+    plural = len(orphans) > 1
+    return Diagnosis(
+        verdict="orphan",
+        cause="orphan_unkillable" if stuck else "orphan_worker",
+        certainty=Certainty.SUPPORTED if by_scheduler else Certainty.SUSPECTED,
+        sentence=f"{'processes' if plural else 'process'} {pids} {'outlived' if plural else 'outlived'} {'their' if plural else 'its'} job: process {orphans[0]} {words[orphans[0]][1]}",
+        reasons_for=tuple(f"process {pid} {words[pid][1]}" for pid in orphans),
+        reasons_against=tuple(f"process {pid} {why}" for pid, (word, why) in words.items() if word != "orphan"),
+        suggested=(
+            ("No signal ends a process in state D: find what it waits for (/proc/PID/wchan), a mount or a driver; drain the node",)
+            if stuck
+            else _SAFE
+        ),
+    )
+
+
+def _nobody(listing: Listing) -> Diagnosis:
+    if listing.memory_used:
+        why = "GPU memory is used, and no process is shown that holds it"
+        advice = ("Look for open device files, also of threads: sudo fuser -v /dev/nvidia*",)
+    else:
+        why, advice = "no process that may hold a GPU is shown", ()
+    services = [pid for pid in listing.holders | listing.named if _is_service(listing.processes.get(pid))]
+    if services and not listing.memory_used:
+        return Diagnosis(verdict="not_orphan", cause="none", sentence=f"only services hold GPUs: process {services[0]}")
+    return Diagnosis(verdict="undetermined", cause="unknown", sentence=why, suggested=advice)

@@ -1,0 +1,143 @@
+"""The answer to a topology: whether a rank may run where its GPU is."""
+
+import re
+
+from rankpatrol.core.diagnosis import Certainty, Diagnosis
+from rankpatrol.core.records import Missing, Record
+from rankpatrol.formats.cpu_list import parse_cpus, say_cpus
+from rankpatrol.formats.topo_matrix import GpuRow, parse_topo
+
+_SETS = r"(\[[^\]]*\]|\{[^}]*\}|0x[0-9a-fA-F]+|\d[\d,\- ]*|none|empty|\(empty\))"
+_LOCAL = re.compile(rf"(?:nvmlDeviceGetCpuAffinity\w*|local_cpulist|local_cpus|CpuAffinity)\W*?(?:\((\w*)\w*,?[^)]*\))?[^:=\n]*[:=]\s*{_SETS}?\s*$", re.MULTILINE)
+_ALLOWED = re.compile(
+    rf"(?:Cpus_allowed_list|cpuset\.cpus(?:\.effective)?|cpuset|--cpuset-cpus|sched_getaffinity\([^)]*\)|physcpubind|SLURM_\w*CPU\w*|allowed cpus?)"
+    rf"[:= ]+\s*{_SETS}\s*$",
+    re.MULTILINE | re.IGNORECASE,
+)
+_BOUND = re.compile(rf"(?:pid (\d+)'s (?:current|new) affinity list): {_SETS}\s*$", re.MULTILINE)
+_ASKED = re.compile(
+    r"(?:sched_setaffinity\(\s*\w+\s*,\s*(\{[^}]*\}|\[[^\]]*\]|range\(\d+, ?\d+\))|taskset -c?p?c? ?([\d,\-]+)|--physcpubind[= ]([\d,\-]+)|"
+    r"(?:bind|pin|cores?|cpus?|affinity)\w*(?: (?:to|for|of|rank \d+|local_rank \d+|gpu \d+))*\s*(?:->|:|=|to)\s*(?:cores? |cpus? )?([\d][\d,\-]*)\s*$)",
+    re.MULTILINE | re.IGNORECASE,
+)
+_REFUSED = re.compile(r"sched_setaffinity.*(?:Invalid argument|EINVAL)|(?:Invalid argument|EINVAL|Errno 22).*|out of range|cpu argument .* is out of range|libnuma: Warning: cpu", re.IGNORECASE)
+_WORDS = ("CPU Affinity", "CpuAffinity", "Cpus_allowed_list", "affinity list", "sched_setaffinity", "numa_node", "local_cpulist", "physcpubind")
+
+
+class Sets(Record, frozen=True, kw_only=True):
+    """The CPUs a text tells of: near each GPU, allowed to the job, asked for, and given to processes."""
+
+    near: tuple[tuple[str, frozenset[int]], ...]
+    allowed: frozenset[int] | None
+    asked: tuple[frozenset[int], ...]
+    bound: tuple[tuple[str, frozenset[int]], ...]
+    refused: bool
+
+
+def diagnose_topology(text: str) -> Diagnosis | None:
+    """`ok`, `misbound` or `undetermined`, or None where the text is no topology."""
+    if not any(word in text for word in _WORDS):
+        return None
+    rows = parse_topo(text)
+    sets = _sets(text, rows)
+    if not rows and not sets.near and not sets.bound and not (sets.allowed is not None and (sets.asked or sets.refused)):
+        return None
+    return _empty(rows, sets) or _outside(sets) or _unreadable(rows, sets) or _fits(sets)
+
+
+def _sets(text: str, rows: tuple[GpuRow, ...]) -> Sets:
+    near = [(row.gpu, row.cpus) for row in rows if not isinstance(row.cpus, Missing)]
+    for which, words in _LOCAL.findall(text):
+        near.append((f"GPU{which}" if which.isdigit() else "the GPU", _cpus(words) or frozenset()))
+    allowed = [found for words in _ALLOWED.findall(text) if (found := _cpus(words)) is not None]
+    asked = [found for words in _ASKED.findall(text) if (found := _asked("".join(words))) is not None]
+    bound = [(f"process {pid}", found) for pid, words in _BOUND.findall(text) if (found := _cpus(words)) is not None]
+    return Sets(
+        near=tuple(near),
+        allowed=frozenset.intersection(*allowed) if allowed else None,
+        asked=tuple(asked),
+        bound=tuple(bound),
+        refused=_REFUSED.search(text) is not None and "affinity" in text,
+    )
+
+
+def _cpus(words: str) -> frozenset[int] | None:
+    return frozenset() if words.strip("()") in {"none", "empty"} else parse_cpus(words)
+
+
+def _asked(words: str) -> frozenset[int] | None:
+    if found := re.fullmatch(r"range\((\d{1,5}), ?(\d{1,5})\)", words):
+        return frozenset(range(int(found[1]), int(found[2])))
+    return parse_cpus(words)
+
+
+def _empty(rows: tuple[GpuRow, ...], sets: Sets) -> Diagnosis | None:
+    """The driver names no CPU for a GPU: it shows only those that the job may use, and none is near."""
+    empty = tuple(dict.fromkeys(gpu for gpu, cpus in sets.near if not cpus))
+    blank = tuple(row.gpu for row in rows if isinstance(row.cpus, Missing)) if sets.allowed is not None else ()
+    if not empty and not blank:
+        return None
+    allowed = f"; this process may use CPUs {say_cpus(sets.allowed)}" if sets.allowed is not None else ""
+    return Diagnosis(
+        verdict="misbound",
+        cause="affinity_empty",
+        certainty=Certainty.SUPPORTED if empty else Certainty.SUSPECTED,
+        sentence=f"no CPU is named for {', '.join(empty or blank)}{allowed}: nothing to bind to",
+        reasons_for=(f"the list of CPUs near {', '.join(empty or blank)} is empty",),
+        suggested=("Do not bind here, and warn: an empty set given to sched_setaffinity is an error (EINVAL)",),
+    )
+
+
+def _outside(sets: Sets) -> Diagnosis | None:
+    near = frozenset().union(*(cpus for _, cpus in sets.near)) if sets.near else None
+    if sets.allowed is not None:
+        for asked in sets.asked:
+            if asked and not asked <= sets.allowed:
+                return _misbound(f"CPUs {say_cpus(asked - sets.allowed)} are asked for, and this process may use {say_cpus(sets.allowed)} alone")
+        if near and not near & sets.allowed:
+            return _misbound(f"this process may use CPUs {say_cpus(sets.allowed)}, and none of them is near a GPU ({say_cpus(near)})")
+    for who, cpus in sets.bound:
+        if near and cpus and not cpus & near:
+            return _misbound(f"{who} runs on CPUs {say_cpus(cpus)}, and the GPUs are near {say_cpus(near)}")
+        if sets.allowed is not None and not cpus <= sets.allowed:
+            return _misbound(f"{who} is bound to CPUs {say_cpus(cpus - sets.allowed)} outside of {say_cpus(sets.allowed)}")
+    if sets.refused and sets.allowed is not None:
+        return _misbound(f"a binding was refused; this process may use CPUs {say_cpus(sets.allowed)}")
+    return None
+
+
+def _misbound(why: str) -> Diagnosis:
+    return Diagnosis(
+        verdict="misbound",
+        cause="affinity_outside_cpuset",
+        certainty=Certainty.SUPPORTED,
+        sentence=why,
+        reasons_for=(why,),
+        suggested=("Bind only to the CPUs that are both near the GPU and allowed (sched_getaffinity), and not at all where none is",),
+    )
+
+
+def _unreadable(rows: tuple[GpuRow, ...], sets: Sets) -> Diagnosis | None:
+    refused = [(row.gpu, row.cpus.reason) for row in rows if isinstance(row.cpus, Missing)]
+    if not refused or sets.near:
+        return None
+    return Diagnosis(
+        verdict="undetermined",
+        cause="unknown",
+        sentence=f"the row of {refused[0][0]} cannot be read: {refused[0][1]}",
+        suggested=("Read /sys/bus/pci/devices/ADDRESS/local_cpulist instead; it has no layout to mistake",),
+    )
+
+
+def _fits(sets: Sets) -> Diagnosis:
+    if not sets.near:
+        return Diagnosis(verdict="undetermined", cause="unknown", sentence="the text does not say which CPUs are near a GPU")
+    said = "; ".join(f"{gpu}: CPUs {say_cpus(cpus)}" for gpu, cpus in sets.near)
+    within = f", of which this process may use {say_cpus(sets.allowed)}" if sets.allowed is not None else ""
+    return Diagnosis(
+        verdict="ok",
+        cause="none",
+        certainty=Certainty.SUPPORTED if sets.allowed is not None or sets.bound else Certainty.SUSPECTED,
+        sentence=f"each GPU has CPUs near it: {said}{within}",
+        reasons_against=() if sets.allowed is not None or sets.bound else ("which CPUs the ranks may use is not shown",),
+    )
