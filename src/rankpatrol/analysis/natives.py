@@ -78,6 +78,13 @@ def waits_for_gil(native: tuple[str, ...]) -> bool:
     return any("take_gil" in name for name in native[:8])
 
 
-def holds_in_c(native: tuple[str, ...]) -> bool:
-    """True where the innermost C function is an extension's: neither the interpreter's loop nor the C library's."""
-    return bool(native) and not re.match(r"_?Py|_PyEval|method_|cfunction|slot_|0x|__|pthread|poll|read$|write$|epoll|futex", native[0])
+def extension_function(native: tuple[str, ...]) -> str | None:
+    """The innermost function that is an extension's, where no function of the interpreter lies above it."""
+    own = next((name for name in native if not _C_LIBRARY.match(name)), None)
+    return own if own is not None and not _INTERPRETER.match(own) else None
+
+
+_C_LIBRARY = re.compile(
+    r"0x|_*(?:GI_)*_*(?:pthread|futex|lll|poll|read|write|epoll|select|nanosleep|clock_nanosleep|sched_yield|syscall|sem|accept|recv)"
+)
+_INTERPRETER = re.compile(r"_?Py|PyEval|method_|cfunction|slot_|lock_PyThread|acquire_timed|take_gil|time_sleep|select_|sock_")

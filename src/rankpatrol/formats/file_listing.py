@@ -21,7 +21,9 @@ _NAME_SIZE = re.compile(rf"^\s*([\w./@+=-]*[\w@+=-])\s*[:\s]\s*{_SIZE}(?:\s*byte
 _SIZE_NAME = re.compile(rf"^\s*{_SIZE}\s+([\w./@+=-]*[./\w][\w./@+=-]*)\s*$")
 _FOLDER = re.compile(r"^(/?[\w./@+=-]+):$")
 _TREE = re.compile(r"^[\s│├└─|`+-]+\s*([\w.@+=-]+)(?:\s+[\[(]?" + _SIZE + r"[\])]?)?\s*$")
-_POINTER = re.compile(r"^\s*(?:\$\s*)?(?:cat\s+)?(\S*(?:latest|last_checkpoint|latest_checkpointed_iteration\.txt|latest_universal)\S*?)\s*(?::|->|=|contains)\s*['\"]?([\w./-]+)['\"]?\s*$")
+_POINTER = re.compile(
+    r"^\s*(?:\$\s*)?(?:cat\s+)?(\S*(?:latest|last_checkpoint|latest_checkpointed_iteration\.txt|latest_universal)\S*?)\s*(?::|->|=|contains)\s*['\"]?([\w./-]+)['\"]?\s*$"
+)
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 

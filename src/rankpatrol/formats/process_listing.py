@@ -36,7 +36,9 @@ class Listing(Record, frozen=True, kw_only=True):
     memory_used: bool
 
 
-_HEADER_WORDS = frozenset("PID PPID STAT S USER UID TTY TT ELAPSED TIME CMD COMMAND ARGS COMM %CPU %MEM VSZ RSS START STIME STARTED C WCHAN PGID SID NI PRI LWP NLWP F ADDR SZ".split())
+_HEADER_WORDS = frozenset(
+    "PID PPID STAT S USER UID TTY TT ELAPSED TIME CMD COMMAND ARGS COMM %CPU %MEM VSZ RSS START STIME STARTED C WCHAN PGID SID NI PRI LWP NLWP F ADDR SZ".split()
+)
 _ROW_OF = re.compile(r"^\s*(?:ps|/proc|status|pid)[ /]?\s*(\d+)\s*(?:/status|/stat)?\s*:\s*(.*)$", re.IGNORECASE)
 _FIELDS = {
     "parent_pid": re.compile(r"\bPPID[:= ]\s*(\d+)", re.IGNORECASE),
@@ -59,12 +61,20 @@ _UTIL = re.compile(r"\|\s+(\d{1,3})%\s+\S|\|\s*(\d{1,3})\s?%\s*\||utilization\S*
 _JOB = re.compile(r"(?:SLURM_JOB_?ID[= ]|job[_=](?:id=)?|slurm-)(\d+)|(?:pod|kubepods\S*/pod)([0-9a-f][\w-]{6,})", re.IGNORECASE)
 _OF_PID = re.compile(r"^\s*(?:env|environ|cgroup|/proc/|cat /proc/)\s*(\d+)")
 _SQUEUE = re.compile(r"^\s*(?:\$ ?)?squeue\b([^:\n]*):?\s*(.*)$")
-_ENDED = re.compile(r"(?:sacct|scontrol|squeue)?.*?\b(\d{2,})\b\S*.*\b(COMPLETED|CANCELLED|FAILED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED|Invalid job id)", re.IGNORECASE)
+_ENDED = re.compile(
+    r"(?:sacct|scontrol|squeue)?.*?\b(\d{2,})\b\S*.*\b(COMPLETED|CANCELLED|FAILED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED|Invalid job id)",
+    re.IGNORECASE,
+)
 _RUNNING = re.compile(r"(?:JobId=|^\s*)(\d{2,})\b.*\b(?:RUNNING|COMPLETING)\b|JobState=RUNNING")
-_FAILED = re.compile(r"(?:squeue|slurm_load_jobs)\S* ?error: (?!Invalid job)|Unable to contact slurm|Connection refused|timed out", re.IGNORECASE)
+_FAILED = re.compile(
+    r"(?:squeue|slurm_load_jobs)\S* ?error: (?!Invalid job)|Unable to contact slurm|Connection refused|timed out", re.IGNORECASE
+)
 _NAMESPACE = re.compile(r"pid:\[(\d+)\]")
 _INITIAL_NAMESPACE = "4026531836"
-_CONTAINER = re.compile(r"^\s*(?:in )?container\s*[:=]\s*(?:yes|true|1|docker|podman|kube\w*)|/\.dockerenv(?: exists)?$|docker exec|kubectl exec|container_id", re.IGNORECASE | re.MULTILINE)
+_CONTAINER = re.compile(
+    r"^\s*(?:in )?container\s*[:=]\s*(?:yes|true|1|docker|podman|kube\w*)|/\.dockerenv(?: exists)?$|docker exec|kubectl exec|container_id",
+    re.IGNORECASE | re.MULTILINE,
+)
 _ABSENT = re.compile(r"(?:No such process|no such pid|not found|no such file|does not exist|gone)", re.IGNORECASE)
 _SESSION = re.compile(r"user@\d+|session-\w+\.scope|\.service\b|tmux|screen\b|loginctl|jupyter|vscode|system\.slice", re.IGNORECASE)
 _KILLED = re.compile(r"kill(?:ed)? (?:-9|-KILL|-s KILL)[^\n]*?(\d{2,})|SIGKILL[^\n]*?(\d{2,})|SigPnd[^\n]*100\b", re.IGNORECASE)

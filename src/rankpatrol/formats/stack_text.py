@@ -23,11 +23,15 @@ class ToldProcess(Record, frozen=True, kw_only=True):
 
 
 class ToldStacks(Record, frozen=True):
-    """All processes in the order of the text, and the lines that are no stack."""
+    """All processes in the order of the text, and the lines that are no stack.
+
+    `cut`: the text ends in a stack that is printed newest call last, so its innermost frames may be missing.
+    """
 
     processes: tuple[ToldProcess, ...]
     context: tuple[str, ...]
     stack_lines: int
+    cut: bool = False
 
 
 _KERNEL = re.compile(r"^\s*\[<[0-9a-fx]*>\]\s+(\w[\w.]*)\+0x")
@@ -70,7 +74,7 @@ def parse_stacks(text: str) -> ToldStacks:
             reader.document(document)
         else:
             reader.line(line)
-    return reader.done()
+    return reader.done(cut=not text.endswith("\n"))
 
 
 def _demultiplexed(lines: list[str]) -> list[str]:
@@ -160,10 +164,13 @@ class _Reader:
             ]
             self.stack_lines += sum(len(thread.frames) for thread in process.threads)
 
-    def done(self) -> ToldStacks:
+    def done(self, *, cut: bool) -> ToldStacks:
+        cut = cut and bool(self.at.threads) and not self.at.threads[-1][0].newest_first
         processes = [each.done() for each in (*self.closed, self.at) if not each.is_empty()]
         kept = tuple(process for process in processes if process.threads or process.kernel or process.failure or process.header != Header())
-        return ToldStacks(kept if any(process.threads or process.kernel for process in kept) else (), tuple(self.context), self.stack_lines)
+        return ToldStacks(
+            kept if any(process.threads or process.kernel for process in kept) else (), tuple(self.context), self.stack_lines, cut
+        )
 
     def _stack_line(self, line: str) -> bool:
         if found := _KERNEL.match(line):

@@ -8,7 +8,7 @@ from rankpatrol.analysis.causes import Registry, loader, stopped, storage, worki
 from rankpatrol.analysis.causes.blocked import explain as explain_blocked
 from rankpatrol.analysis.frames import is_users, meaning, plain_name, say_frame, users_frame
 from rankpatrol.analysis.kinds import WaitKind
-from rankpatrol.analysis.natives import holds_in_c, native_meaning, waits_for_gil
+from rankpatrol.analysis.natives import extension_function, native_meaning, waits_for_gil
 from rankpatrol.analysis.phases import phase_cause
 from rankpatrol.analysis.scene import Cause, Scene
 from rankpatrol.analysis.told.scene import ToldScene, children
@@ -67,7 +67,10 @@ def gil(scene: Scene, rank: int) -> Cause | None:
     if not isinstance(stack, Stack):
         return None
     asking = [thread for thread in stack.threads if waits_for_gil(thread.native)]
-    holder = next((thread for thread in stack.threads if thread not in asking and (thread.owns_gil or holds_in_c(thread.native))), None)
+    holder = next(
+        (thread for thread in stack.threads if thread not in asking and (thread.owns_gil or extension_function(thread.native) is not None)),
+        None,
+    )
     if not asking or holder is None:
         return None
     at = users_frame(holder)
@@ -183,6 +186,9 @@ def blocked(scene: Scene, rank: int) -> Cause | None:
     if cause is None:
         return None
     still = here.stands_still()
+    if _may_compute(here, rank):
+        phrase = f"rank {rank} {here.waits[rank].what}, waiting or computing"
+        cause = Cause(verdict="undetermined", cause="unknown", rank=rank, phrase=phrase, lines=0)
     if cause.verdict != "hang" and still is not None:
         cause = msgspec.structs.replace(cause, verdict="hang", lines=1, reasons_for=(f"the text says that nothing moves: {still}",))
     if cause.verdict != "hang":
@@ -194,6 +200,21 @@ def blocked(scene: Scene, rank: int) -> Cause | None:
         return msgspec.structs.replace(cause, cause="teardown_deadlock")
     reasons = (f"rank {rank} {here.waits[rank].what}", *cause.reasons_for[1:])
     return msgspec.structs.replace(cause, cause="unknown", lines=1, reasons_for=reasons)
+
+
+_WAITING_NAMES = re.compile(
+    r"^_*(sleep|wait\w*|acquire\w*|join|poll|select|recv\w*|read\w*|get|accept|connect|f?lock\w*|communicate|result|open|stat|fsync|barrier|request)$"
+)
+
+
+def _may_compute(scene: ToldScene, rank: int) -> bool:
+    """True where a tool does not say whether a thread runs, and the innermost frame is none that waits: it may as well compute."""
+    process, thread, wait = scene.process_of(rank), scene.thread(rank), scene.waits[rank]
+    if process is None or process.state != "?" or wait.kind is not WaitKind.UNKNOWN or wait.call is not None:
+        return False
+    if thread is None or not thread.frames:
+        return False
+    return _WAITING_NAMES.match(plain_name(thread.frames[0])) is None
 
 
 def _chain(scene: ToldScene, rank: int) -> str:

@@ -18,12 +18,24 @@ _NUMBER_IN_SET = re.compile(r"(shard[-_]?|part[-_]|rank[-_]?|__|model-|pytorch_m
 _OF = re.compile(r"-(\d+)-of-(\d+)")
 _STEP = re.compile(r"(?:(?:global_?)?step|iter|iteration|epoch|checkpoint|ckpt)s?[-_=]?(\d[\d_]*)|(\d+)[-_]?steps?", re.IGNORECASE)
 _LOAD_ERRORS = (
-    (re.compile(r"PytorchStreamReader failed|failed finding central directory|not a ZIP archive|BadZipFile", re.IGNORECASE), "its archive has no directory at its end"),
-    (re.compile(r"unexpected EOF|Ran out of input|EOFError|expected \d+ more bytes|file might be corrupted", re.IGNORECASE), "it ends before its content does"),
+    (
+        re.compile(r"PytorchStreamReader failed|failed finding central directory|not a ZIP archive|BadZipFile", re.IGNORECASE),
+        "its archive has no directory at its end",
+    ),
+    (
+        re.compile(r"unexpected EOF|Ran out of input|EOFError|expected \d+ more bytes|file might be corrupted", re.IGNORECASE),
+        "it ends before its content does",
+    ),
     (re.compile(r"invalid magic number|UnpicklingError|invalid load key|corrupt", re.IGNORECASE), "its first bytes are not a checkpoint's"),
-    (re.compile(r"SafetensorError|HeaderTooLarge|HeaderTooSmall|InvalidHeader|MetadataIncompleteBuffer", re.IGNORECASE), "its header and its length disagree"),
+    (
+        re.compile(r"SafetensorError|HeaderTooLarge|HeaderTooSmall|InvalidHeader|MetadataIncompleteBuffer", re.IGNORECASE),
+        "its header and its length disagree",
+    ),
 )
-_LOST = re.compile(r"(?:FileNotFoundError|No such file or directory)[^\n]*?([\w./-]*(?:\.metadata|\.distcp|mp_rank_\w+|\.pt|\.safetensors)\b)?", re.IGNORECASE)
+_LOST = re.compile(
+    r"(?:FileNotFoundError|No such file or directory)[^\n]*?([\w./-]*(?:\.metadata|\.distcp|mp_rank_\w+|\.pt|\.safetensors)\b)?",
+    re.IGNORECASE,
+)
 # A whole shard of the same number in another step differs by a few bytes of metadata; of a set, by padding.
 _SAME_SHARD = 0.999
 _SAME_SET = 0.8
@@ -69,7 +81,10 @@ def _set_of(path: str) -> str:
 
 
 def _is_subfolder(folder: str) -> bool:
-    return re.search(r"/(mp_rank_\w+|optim\w*|model|pytorch_model_fsdp_0|dist_optimizer)$", folder) is not None and _STEP.search(folder) is not None
+    return (
+        re.search(r"/(mp_rank_\w+|optim\w*|model|pytorch_model_fsdp_0|dist_optimizer)$", folder) is not None
+        and _STEP.search(folder) is not None
+    )
 
 
 def _sets(files: tuple[Listed, ...]) -> dict[str, list[Listed]]:
@@ -142,7 +157,9 @@ def _lacking(own: set[str], others: list[set[str]]) -> list[str]:
     for name in own:
         if (number := _OF.search(name)) and len(number[2]) < 7:
             have = {int(each[1]) for other in own if (each := _OF.search(other)) and _OF.sub("", other) == _OF.sub("", name)}
-            missing = [at for at in range(1, int(number[2]) + 1) if at not in have and at not in {have_at + 1 for have_at in have if 0 in have}]
+            missing = [
+                at for at in range(1, int(number[2]) + 1) if at not in have and at not in {have_at + 1 for have_at in have if 0 in have}
+            ]
             if missing and len(have) < int(number[2]):
                 return [f"of {int(number[2])} shards only {len(have)} are there"]
     for other in others:
@@ -172,7 +189,11 @@ def _of_pointers(files: tuple[Listed, ...]) -> list[Fault]:
     faults = []
     known = {part for entry in files if entry.target is None for part in (entry.path, *entry.path.split("/"))}
     for entry in files:
-        if entry.target is not None and entry.target.rstrip("/").rpartition("/")[2] not in known and not any(entry.target in name for name in known):
+        if (
+            entry.target is not None
+            and entry.target.rstrip("/").rpartition("/")[2] not in known
+            and not any(entry.target in name for name in known)
+        ):
             faults.append(Fault(of=entry.path, why=f"it points to {entry.target}, which is not listed", broken=False))
     return faults
 

@@ -10,7 +10,9 @@ _TABLE_ROW = re.compile(r"\|\s*\S*\s+\d+C?\s+P\d+\s+(\d+)W\s*/\s*(\d+)W\s*\|\s*\
 _DMON = re.compile(r"^\s+(\d+)\s+(\d+)\s+\d+\s+(?:\d+|-)\s+(\d+)\s+(\d+)\s")
 _NAMED = re.compile(r"gpu\S*[ =](\d+).*?util\w*[= ](\d{1,3}).*?power\w*[= ](\d+(?:\.\d+)?)", re.IGNORECASE)
 _RAS_COUNT = re.compile(r"rank[ =](\d+)\b(.*)$", re.IGNORECASE)
-_COUNT = re.compile(r"\b(AllReduce|AllGather|ReduceScatter|Broadcast|AlltoAll|AllToAll|Reduce|Send|Recv|SendRecv)[ =:]+(\d+)", re.IGNORECASE)
+_COUNT = re.compile(
+    r"\b(AllReduce|AllGather|ReduceScatter|Broadcast|AlltoAll|AllToAll|Reduce|Send|Recv|SendRecv)[ =:]+(\d+)", re.IGNORECASE
+)
 _LAGGING = re.compile(r"(\d+) ranks? ha(?:s|ve) launched up to operation (\d+)", re.IGNORECASE)
 _RAS_RANK = re.compile(r"^\s*Rank (\d+) -- GPU", re.IGNORECASE)
 _RAS = re.compile(r"ncclras|Communicators\.\.\.|\bRAS\b|# in group|launched up to operation", re.IGNORECASE)
@@ -28,6 +30,10 @@ _KERNEL = (
     (re.compile(r"nfs: server \S+ not responding|LustreError|blocked for more than \d+ seconds"), "filesystem_stall"),
 )
 _KERNEL_LINE = re.compile(r"^\s*(?:\[\s*\d+\.\d+\]|\[\w{3} \w{3} +\d+|\w{3} +\d+ [\d:]+ \S+ kernel:|kern\s*:)")
+# A job's own lines: then the log is the evidence, and counters are beside it.
+_JOB_LOG = re.compile(
+    r"ProcessGroupNCCL|NCCL INFO|^\[?(?:rank ?\d+|default\d+)\]|\bRuntimeError\b|\bstep[= ]\d+.*(?:loss|hb)|phase=", re.MULTILINE
+)
 _BUSY_PERCENT = 90
 _IDLE_PERCENT = 10
 # A GPU that computes draws most of its limit; one that spins in a kernel of NCCL, or of a livelock, little more than when idle.
@@ -45,7 +51,7 @@ class Gpu(Record, frozen=True, kw_only=True):
 
 def diagnose_gpus(text: str) -> Diagnosis | None:
     """`hang`, `node_fault`, `healthy` or `undetermined`, or None where the text holds no GPU counters."""
-    if "ProcessGroupNCCL" in text or "NCCL INFO" in text:
+    if _JOB_LOG.search(text):
         return None
     return _kernel(text) or _lost(text) or _counted(text) or _worked(text)
 
@@ -98,19 +104,26 @@ def _counted(text: str) -> Diagnosis | None:
     if len(counts) < 2:
         return None
     different = {tuple(sorted(each.items())) for each in counts.values()}
-    if len(different) > 1:
-        return _spread(counts)
     frozen = _FROZEN.search(text) is not None
+    if len(different) > 1:
+        return _spread(counts, frozen)
     spinning = _spins(_gpus(text))
     if not (frozen or spinning):
-        return Diagnosis(verdict="undetermined", cause="unknown", sentence="all ranks have launched as many operations; whether they still count is not shown")
+        return Diagnosis(
+            verdict="undetermined",
+            cause="unknown",
+            sentence="all ranks have launched as many operations; whether they still count is not shown",
+        )
     return Diagnosis(
         verdict="hang",
         cause="gpu_kernel_livelock" if spinning else "collective_started_everywhere",
         certainty=Certainty.SUPPORTED if frozen and spinning else Certainty.SUSPECTED,
         sentence="all ranks have launched as many operations, and the counts do not move: no rank is missing, a kernel on the GPUs does not end",
         reasons_for=tuple(
-            filter(None, ("equal counts on all ranks", "the counts stand still" if frozen else "", "GPUs are busy at low power" if spinning else ""))
+            filter(
+                None,
+                ("equal counts on all ranks", "the counts stand still" if frozen else "", "GPUs are busy at low power" if spinning else ""),
+            )
         ),
         suggested=("Take native stacks of the ranks and look which kernel was launched last (CUDA_LAUNCH_BLOCKING=1, cuda-gdb)",),
     )
@@ -124,11 +137,13 @@ def _counts(text: str) -> dict[int, dict[str, int]]:
     return counts
 
 
-def _spread(counts: dict[int, dict[str, int]]) -> Diagnosis:
+def _spread(counts: dict[int, dict[str, int]], frozen: bool) -> Diagnosis:
     totals = {rank: sum(each.values()) for rank, each in counts.items()}
     least = min(totals.values())
     late = tuple(rank for rank, total in totals.items() if total == least)
-    return _late(late if len(late) * 2 < len(totals) else None, f"ranks have launched between {least} and {max(totals.values())} operations")
+    return _late(
+        late if len(late) * 2 < len(totals) else None, f"ranks have launched between {least} and {max(totals.values())} operations", frozen
+    )
 
 
 def _behind(text: str) -> Diagnosis | None:
@@ -143,10 +158,19 @@ def _behind(text: str) -> Diagnosis | None:
         return None
     least = min(groups, key=lambda group: group[1])
     named = tuple(least[2])
-    return _late(named if named and least[0] == len(named) else None, f"some ranks have launched operation {least[1]} and no more, others are further")
+    why = f"some ranks have launched operation {least[1]} and no more, others are further"
+    return _late(named if named and least[0] == len(named) else None, why, _FROZEN.search(text) is not None)
 
 
-def _late(ranks: tuple[int, ...] | None, why: str) -> Diagnosis:
+def _late(ranks: tuple[int, ...] | None, why: str, frozen: bool) -> Diagnosis:
+    """A spread at one moment is normal; whoever is fewer need not be behind: only the lower count that does not move is missing."""
+    if not frozen:
+        return Diagnosis(
+            verdict="undetermined",
+            cause="unknown",
+            sentence=f"{why}; at one moment that is normal",
+            suggested=("Ask NCCL again a minute later: only counts that stand still show who is missing",),
+        )
     return Diagnosis(
         verdict="hang",
         cause="rank_missing_collective",
@@ -221,4 +245,6 @@ def _worked(text: str) -> Diagnosis | None:
     working = [gpu for gpu in gpus if gpu.busy_percent >= _BUSY_PERCENT and gpu.power_w is not None]
     if len(working) == len(gpus):
         return Diagnosis(verdict="healthy", cause="none", sentence=f"all {len(gpus)} GPUs are busy at working power")
-    return Diagnosis(verdict="undetermined", cause="unknown", sentence=f"{len(idle)} of {len(gpus)} GPUs are idle; why is not shown by their counters")
+    return Diagnosis(
+        verdict="undetermined", cause="unknown", sentence=f"{len(idle)} of {len(gpus)} GPUs are idle; why is not shown by their counters"
+    )

@@ -11,7 +11,9 @@ _SERVICE = re.compile(
     r"sshd|systemd|slurmd|slurmstepd|dockerd|containerd|kubelet|\binit\b|cron|dbus|tini\b|rsyslog|node_exporter",
     re.IGNORECASE,
 )
-_SESSION = re.compile(r"\btmux|\bscreen\b|SCREEN|jupyter|ipykernel|vscode|\bbash\b|\bzsh\b|-bash|\bsh\b|systemd --user|sshd:", re.IGNORECASE)
+_SESSION = re.compile(
+    r"\btmux|\bscreen\b|SCREEN|jupyter|ipykernel|vscode|\bbash\b|\bzsh\b|-bash|\bsh\b|systemd --user|sshd:", re.IGNORECASE
+)
 _PYTHON = re.compile(r"python|torchrun|pt_data_worker|deepspeed|accelerate|\bray::|vllm", re.IGNORECASE)
 _KEPT_BUSY_PERCENT = 10.0
 _BUSY_CPU_PERCENT = 50.0
@@ -42,7 +44,11 @@ def _alias(listing: Listing) -> Diagnosis | None:
     """The driver counts processes in the host's namespace: in a container its pids are other processes, or nobody."""
     if not listing.namespaced or not listing.named:
         return None
-    strangers = [pid for pid in sorted(listing.named) if pid in listing.without_device or pid in listing.absent or _is_service(listing.processes.get(pid))]
+    strangers = [
+        pid
+        for pid in sorted(listing.named)
+        if pid in listing.without_device or pid in listing.absent or _is_service(listing.processes.get(pid))
+    ]
     unseen = [pid for pid in sorted(listing.named) if listing.processes and pid not in listing.processes and pid not in listing.holders]
     if not strangers and not unseen:
         return None
@@ -78,7 +84,9 @@ def _judge(listing: Listing) -> Diagnosis:
         cause="unknown" if unclear else "none",
         sentence=f"process {first} {words[first][1]}",
         reasons_for=tuple(f"process {pid} {why}" for pid, (_, why) in words.items()),
-        suggested=("Ask the scheduler which jobs run on this node, and look at the cgroup of each process (/proc/PID/cgroup)",) if unclear else (),
+        suggested=("Ask the scheduler which jobs run on this node, and look at the cgroup of each process (/proc/PID/cgroup)",)
+        if unclear
+        else (),
     )
 
 
@@ -115,7 +123,11 @@ def _with_parent(listing: Listing, process: ListedProcess) -> tuple[str, str]:
     parent = listing.processes.get(process.parent_pid or 0)
     if parent is None:
         known = len(listing.processes) > 2 and process.parent_pid is not None
-        return ("unclear", f"has a parent ({process.parent_pid}) that is not listed") if known else ("unclear", "has a parent that is not listed")
+        return (
+            ("unclear", f"has a parent ({process.parent_pid}) that is not listed")
+            if known
+            else ("unclear", "has a parent that is not listed")
+        )
     if parent.parent_pid == 1 and parent.command and _PYTHON.search(parent.command) and not _SESSION.search(parent.command):
         word, why = _without_parent(listing, parent)
         return word, f"is a child of {parent.pid}, which {why}"
@@ -134,10 +146,16 @@ def _without_parent(listing: Listing, process: ListedProcess) -> tuple[str, str]
         return "unclear", f"{lost}, but a session or service of its own is shown"
     if "s" in state[1:] and len(listing.holders | listing.named) < _FEWEST_TO_BE_A_GROUP:
         return "unclear", f"{lost}, but leads a session of its own: somebody may have put it there on purpose"
-    live = [its for its in listing.processes.values() if its.command and _SESSION.search(its.command) and its.user == process.user and its.user]
+    live = [
+        its for its in listing.processes.values() if its.command and _SESSION.search(its.command) and its.user == process.user and its.user
+    ]
     if live and not listing.jobs:
         return "unclear", f"{lost}, but its user has a session on this node ({live[0].command})"
-    busy = (listing.gpu_busy_percent or 0.0) >= _KEPT_BUSY_PERCENT or (process.cpu_percent or 0.0) >= _BUSY_CPU_PERCENT or state.startswith("R")
+    busy = (
+        (listing.gpu_busy_percent or 0.0) >= _KEPT_BUSY_PERCENT
+        or (process.cpu_percent or 0.0) >= _BUSY_CPU_PERCENT
+        or state.startswith("R")
+    )
     if busy:
         return "unclear", f"{lost}, but it works: a detached training looks the same"
     if process.pid in listing.holders or process.pid in listing.named or listing.memory_used:

@@ -18,10 +18,14 @@ _RANK_ARGUMENT = re.compile(r"--(?:local[_-]?)?rank[= ](\d+)")
 
 
 class Told(Record, frozen=True, kw_only=True):
-    """The snapshots of a text, oldest first. `numbered`: the text names ranks; otherwise processes are counted in its order."""
+    """The snapshots of a text, oldest first. `numbered`: the text names ranks; otherwise processes are counted in its order.
+
+    `cut_pid` is the process in whose stack the text ends, where its innermost frames may be missing.
+    """
 
     history: tuple[Snapshot, ...]
     numbered: bool
+    cut_pid: int | None
     context: tuple[str, ...]
 
 
@@ -41,7 +45,8 @@ def snapshots(told: ToldStacks) -> Told | None:
     members = _members(told.processes, numbered)
     depth = max(len(member.looks) for member in members)
     history = tuple(_snapshot(members, depth, look) for look in range(depth))
-    return Told(history=history, numbered=numbered, context=told.context)
+    cut_pid = _pid(told.processes[-1], _main_index(told.processes[-1])) if told.cut else None
+    return Told(history=history, numbered=numbered, cut_pid=cut_pid, context=told.context)
 
 
 def is_loader(process: ToldProcess) -> bool:
@@ -131,7 +136,7 @@ def _process(told: ToldProcess, *, is_child: bool) -> tuple[ProcessSample, Stack
     index = _main_index(told)
     threads = told.threads
     main = threads[index] if index is not None else None
-    pid = told.header.pid or (main.thread_id if main is not None else None) or 0
+    pid = _pid(told, index)
     sample = ProcessSample(
         id=ProcessId("", pid, 0),
         parent_pid=told.header.parent_pid or 0,
@@ -158,6 +163,10 @@ def _process(told: ToldProcess, *, is_child: bool) -> tuple[ProcessSample, Stack
         msgspec.structs.replace(thread, name="MainThread" if at == index else _other_name(thread.name)) for at, thread in enumerate(threads)
     )
     return sample, Stack(pid, renamed)
+
+
+def _pid(told: ToldProcess, index: int | None) -> int:
+    return told.header.pid or (told.threads[index].thread_id if index is not None else None) or 0
 
 
 def _other_name(name: str | None) -> str | None:

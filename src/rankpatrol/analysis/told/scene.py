@@ -6,8 +6,10 @@ from functools import cached_property
 import msgspec
 
 
+from rankpatrol.analysis.causes.storage import waits_for_storage
 from rankpatrol.analysis.frames import is_users, plain_name, say_frame
 from rankpatrol.analysis.kinds import WaitKind
+from rankpatrol.analysis.natives import extension_function
 from rankpatrol.analysis.scene import Scene
 from rankpatrol.analysis.told.measured import Measured, draws_full_power, measure
 from rankpatrol.analysis.told.sample import LOADER_NAME, Told
@@ -83,12 +85,24 @@ class ToldScene(Scene):
             return msgspec.structs.replace(wait, what=f"waits in {say_frame(wait.frame)}")
         if wait.kind is WaitKind.BACKWARD and not wait.blocked():
             return msgspec.structs.replace(wait, what="waits in backward")
-        failure = self.samples[rank].stack
-        if not wait.by_stack and wait.kind is WaitKind.UNKNOWN and isinstance(failure, Missing):
-            return msgspec.structs.replace(wait, what=f"has no stack ({failure.reason})")
-        if wait.call is None and wait.what.startswith(_SILENT):
-            return msgspec.structs.replace(wait, what=wait.what.replace(_SILENT, "stands", 1))
-        return wait
+        if wait.kind is not WaitKind.UNKNOWN:
+            return wait
+        if self.samples[rank].pid == self.told.cut_pid:
+            return msgspec.structs.replace(wait, what="has a stack that the text cuts off", by_stack=False)
+        if not wait.by_stack:
+            return self._without_frames(rank, wait)
+        return msgspec.structs.replace(wait, what=wait.what.replace(_SILENT, "stands", 1)) if wait.call is None else wait
+
+    def _without_frames(self, rank: int, wait: Wait) -> Wait:
+        """What C functions or the kernel's own stack still say of a rank whose Python frames are not shown."""
+        process, stack, thread = self.process_of(rank), self.samples[rank].stack, self.thread(rank)
+        if thread is not None and (own := extension_function(thread.native)) is not None:
+            return msgspec.structs.replace(wait, what=f"stands in {own}", by_stack=True)
+        if process is not None and waits_for_storage(process):
+            return msgspec.structs.replace(wait, kind=WaitKind.IO, what=f"waits for storage ({process.wait_channel})")
+        if process is not None and isinstance(process.wait_channel, str) and "futex" in process.wait_channel:
+            return msgspec.structs.replace(wait, kind=WaitKind.LOCK, what="waits for a lock or a peer (futex)")
+        return msgspec.structs.replace(wait, what=f"has no stack ({stack.reason})") if isinstance(stack, Missing) else wait
 
     def _loader_wait(self) -> Wait:
         return Wait(kind=WaitKind.DATA, what="is shown by its loader processes alone", by_stack=False)

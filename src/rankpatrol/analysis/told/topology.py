@@ -8,7 +8,10 @@ from rankpatrol.formats.cpu_list import parse_cpus, say_cpus
 from rankpatrol.formats.topo_matrix import GpuRow, parse_topo
 
 _SETS = r"(\[[^\]]*\]|\{[^}]*\}|0x[0-9a-fA-F]+|\d[\d,\- ]*|none|empty|\(empty\))"
-_LOCAL = re.compile(rf"(?:nvmlDeviceGetCpuAffinity\w*|local_cpulist|local_cpus|CpuAffinity)\W*?(?:\((\w*)\w*,?[^)]*\))?[^:=\n]*[:=]\s*{_SETS}?\s*$", re.MULTILINE)
+_LOCAL = re.compile(
+    rf"(?:nvmlDeviceGetCpuAffinity\w*|local_cpulist|local_cpus|CpuAffinity)\W*?(?:\((\w*)\w*,?[^)]*\))?[^:=\n]*[:=]\s*{_SETS}?\s*$",
+    re.MULTILINE,
+)
 _ALLOWED = re.compile(
     rf"(?:Cpus_allowed_list|cpuset\.cpus(?:\.effective)?|cpuset|--cpuset-cpus|sched_getaffinity\([^)]*\)|physcpubind|SLURM_\w*CPU\w*|allowed cpus?)"
     rf"[:= ]+\s*{_SETS}\s*$",
@@ -20,8 +23,20 @@ _ASKED = re.compile(
     r"(?:bind|pin|cores?|cpus?|affinity)\w*(?: (?:to|for|of|rank \d+|local_rank \d+|gpu \d+))*\s*(?:->|:|=|to)\s*(?:cores? |cpus? )?([\d][\d,\-]*)\s*$)",
     re.MULTILINE | re.IGNORECASE,
 )
-_REFUSED = re.compile(r"sched_setaffinity.*(?:Invalid argument|EINVAL)|(?:Invalid argument|EINVAL|Errno 22).*|out of range|cpu argument .* is out of range|libnuma: Warning: cpu", re.IGNORECASE)
-_WORDS = ("CPU Affinity", "CpuAffinity", "Cpus_allowed_list", "affinity list", "sched_setaffinity", "numa_node", "local_cpulist", "physcpubind")
+_REFUSED = re.compile(
+    r"sched_setaffinity.*(?:Invalid argument|EINVAL)|(?:Invalid argument|EINVAL|Errno 22).*|out of range|cpu argument .* is out of range|libnuma: Warning: cpu",
+    re.IGNORECASE,
+)
+_WORDS = (
+    "CPU Affinity",
+    "CpuAffinity",
+    "Cpus_allowed_list",
+    "affinity list",
+    "sched_setaffinity",
+    "numa_node",
+    "local_cpulist",
+    "physcpubind",
+)
 
 
 class Sets(Record, frozen=True, kw_only=True):
@@ -93,7 +108,9 @@ def _outside(sets: Sets) -> Diagnosis | None:
     if sets.allowed is not None:
         for asked in sets.asked:
             if asked and not asked <= sets.allowed:
-                return _misbound(f"CPUs {say_cpus(asked - sets.allowed)} are asked for, and this process may use {say_cpus(sets.allowed)} alone")
+                return _misbound(
+                    f"CPUs {say_cpus(asked - sets.allowed)} are asked for, and this process may use {say_cpus(sets.allowed)} alone"
+                )
         if near and not near & sets.allowed:
             return _misbound(f"this process may use CPUs {say_cpus(sets.allowed)}, and none of them is near a GPU ({say_cpus(near)})")
     for who, cpus in sets.bound:
