@@ -1,11 +1,11 @@
 """Who is named from pasted stacks, in whatever tool's words, and who never is."""
 
 import pytest
+import told_scenes as scenes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stack_texts
-import told_scenes as scenes
 from rankpatrol.analysis.told.stacks import diagnose_stacks
 from stack_texts import F, P
 

@@ -17,11 +17,8 @@ _ROWS = tuple(
         (r"c10d::Reducer::|torch::autograd::Engine::(execute|thread_main)|PythonEngine::execute", WaitKind.BACKWARD),
         (r"c10d::Work|WorkNCCL::|ProcessGroup\w*::\w|ncclAll\w+|ncclBroadcast|ncclReduce\w*|ncclGroupEnd", WaitKind.COLLECTIVE),
         (r"\bgloo::|\bP?MPI_\w+|opal_progress|horovod::", WaitKind.COLLECTIVE),
-        (
-            r"(cuda|hip)(Stream|Device|Event)Synchronize|cu(Stream|Ctx|Event)Synchronize|(cuda|hip)Memcpy|cuMemcpy|_local_scalar_dense|"
-            r"(cuda|cu|hip)LaunchKernel|cudaFree|cuMemFree|c10::cuda::\w*[sS]ynchronize",
-            WaitKind.DEVICE,
-        ),
+        (r"(cuda|hip)(Stream|Device|Event)Synchronize|cu(Stream|Ctx|Event)Synchronize|c10::cuda::\w*[sS]ynchronize", WaitKind.DEVICE),
+        (r"(cuda|hip|cu)Memcpy|_local_scalar_dense|(cuda|cu|hip)LaunchKernel|cudaFree|cuMemFree", WaitKind.DEVICE),
         (r"gomp_|GOMP_|__kmp|omp_fn|rayon|pthread_mutex_lock|lll_lock_wait|std::mutex::lock|os_unfair_lock", WaitKind.LOCK),
     )
 )

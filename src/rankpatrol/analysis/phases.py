@@ -5,12 +5,17 @@ import re
 from rankpatrol.analysis.frames import plain_name
 from rankpatrol.core.snapshot import Frame, ThreadStack
 
+
 # Words of function names, in the taxonomy's causes. The innermost frame that has one speaks; a frame of training ends the search,
 # since whoever trains below `train_and_evaluate` does not evaluate.
+def _meaning(cause: str, words: str) -> dict[str, str]:
+    return dict.fromkeys(words.split(), cause)
+
+
 _WORDS = {
-    **dict.fromkeys("eval evaluate evaluation validate validation val valid predict score benchmark evaluator".split(), "rank0_eval"),
-    **dict.fromkeys("tokenize tokenization preprocess preprocessing prepare shuffle indexing featurize".split(), "rank0_preprocessing"),
-    **dict.fromkeys("checkpoint checkpoints ckpt".split(), "checkpoint_io_slow"),
+    **_meaning("rank0_eval", "eval evaluate evaluation validate validation val valid predict score benchmark evaluator"),
+    **_meaning("rank0_preprocessing", "tokenize tokenization preprocess preprocessing prepare shuffle indexing featurize"),
+    **_meaning("checkpoint_io_slow", "checkpoint checkpoints ckpt"),
 }
 _NAMES = tuple(
     (re.compile(pattern), cause)

@@ -15,7 +15,10 @@ class Listed(Record, frozen=True, kw_only=True):
 
 
 _SIZE = r"(\d+(?:\.\d+)?)([KMGT]i?B?|B)?"
-_DATE = r"(?:[A-Z][a-z]{2}\s+\d{1,2}\s+(?:\d{1,2}:\d\d|\d{4})|\d{1,2}\s+[A-Z][a-z]{2}\s+\S+|\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::[\d.]+)?(?: [+-]\d{4})?)"
+_DATE = (
+    r"(?:[A-Z][a-z]{2}\s+\d{1,2}\s+(?:\d{1,2}:\d\d|\d{4})|\d{1,2}\s+[A-Z][a-z]{2}\s+\S+|"
+    r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::[\d.]+)?(?: [+-]\d{4})?)"
+)
 _LS = re.compile(rf"^(?:\s*\d+\s+\d+\s+)?([-dlbcps])[-rwxsStT]{{9}}[.+@]?\s+\d+\s+\S+\s+\S+\s+{_SIZE}\s+{_DATE}\s+(\S.*)$")
 _NAME_SIZE = re.compile(rf"^\s*([\w./@+=-]*[\w@+=-])\s*[:\s]\s*{_SIZE}(?:\s*bytes)?\s*$")
 _SIZE_NAME = re.compile(rf"^\s*{_SIZE}\s+([\w./@+=-]*[./\w][\w./@+=-]*)\s*$")

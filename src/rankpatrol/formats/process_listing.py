@@ -36,13 +36,18 @@ class Listing(Record, frozen=True, kw_only=True):
     memory_used: bool
 
 
-_HEADER_WORDS = frozenset(
-    "PID PPID STAT S USER UID TTY TT ELAPSED TIME CMD COMMAND ARGS COMM %CPU %MEM VSZ RSS START STIME STARTED C WCHAN PGID SID NI PRI LWP NLWP F ADDR SZ".split()
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_HEADER_WORDS = _words(
+    "PID PPID STAT S USER UID TTY TT ELAPSED TIME CMD COMMAND ARGS COMM %CPU %MEM VSZ RSS START STIME STARTED C WCHAN PGID SID NI PRI LWP "
+    "NLWP F ADDR SZ"
 )
 _ROW_OF = re.compile(r"^\s*(?:ps|/proc|status|pid)[ /]?\s*(\d+)\s*(?:/status|/stat)?\s*:\s*(.*)$", re.IGNORECASE)
 _FIELDS = {
     "parent_pid": re.compile(r"\bPPID[:= ]\s*(\d+)", re.IGNORECASE),
-    "state": re.compile(r"\b(?:STAT|STATE|S)[:= ]\s*\(?([RSDTtZIX][sl+<NLn]*)\b"),
+    "state": re.compile(r"\b(?:STAT|STATE|State|stat|S)[:= ]\s*\(?([RSDTtZIX][sl+<NLn]*)\b"),
     "user": re.compile(r"\b(?:USER|UID)[:= ]\s*(\S+)", re.IGNORECASE),
     "terminal": re.compile(r"\bTTY?[:= ]\s*(\S+)"),
     "command": re.compile(r"\b(?:CMD|COMMAND|ARGS|cmdline|comm)[:= ]\s*(.*)$"),
@@ -62,7 +67,7 @@ _JOB = re.compile(r"(?:SLURM_JOB_?ID[= ]|job[_=](?:id=)?|slurm-)(\d+)|(?:pod|kub
 _OF_PID = re.compile(r"^\s*(?:env|environ|cgroup|/proc/|cat /proc/)\s*(\d+)")
 _SQUEUE = re.compile(r"^\s*(?:\$ ?)?squeue\b([^:\n]*):?\s*(.*)$")
 _ENDED = re.compile(
-    r"(?:sacct|scontrol|squeue)?.*?\b(\d{2,})\b\S*.*\b(COMPLETED|CANCELLED|FAILED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY|PREEMPTED|Invalid job id)",
+    r"(?:sacct|scontrol|squeue)?.*?\b(\d{2,})\b\S*.*\b(COMPLETED|CANCELLED|FAILED|TIMEOUT|NODE_FAIL|PREEMPTED|Invalid job id)",
     re.IGNORECASE,
 )
 _RUNNING = re.compile(r"(?:JobId=|^\s*)(\d{2,})\b.*\b(?:RUNNING|COMPLETING)\b|JobState=RUNNING")
@@ -110,7 +115,7 @@ class _Reader:
         if self._header(line):
             return
         if not (self._gpu(line) or self._files(line) or self._said(line)) and self.columns is not None:
-            self._row(line)
+            self._row(line, self.columns)
 
     def _header(self, line: str) -> bool:
         words = line.split()
@@ -124,12 +129,11 @@ class _Reader:
             return True
         return False
 
-    def _row(self, line: str) -> None:
-        assert self.columns is not None
-        cells = line.split(None, len(self.columns) - 1)
-        if len(cells) < len(self.columns):
+    def _row(self, line: str, columns: list[str]) -> None:
+        cells = line.split(None, len(columns) - 1)
+        if len(cells) < len(columns):
             return
-        row = dict(zip((name.upper() for name in self.columns), cells, strict=True))
+        row = dict(zip((name.upper() for name in columns), cells, strict=True))
         if not row["PID"].isdigit():
             return
         pid = int(row["PID"])
@@ -219,7 +223,7 @@ class _Reader:
             self.busy += [float(next(word for word in found if word)) for found in _UTIL.findall(line)]
         if found := _KILLED.search(line):
             self.sets["unkilled"].update(int(word) for word in found.groups() if word)
-        if _SESSION.search(line):
+        if _SESSION.search(line) and not _JOB.search(line) and not line.lstrip().startswith("squeue"):
             self.sets["sessions"].update(int(word) for word in re.findall(r"(?<![\w.])(\d{2,7})(?![\w.])", line[:80])[:1])
 
     def done(self, text: str) -> Listing:

@@ -1,7 +1,7 @@
 """Stacks as JSON inside a text: what `py-spy dump --json` prints, alone, one a rank, or within a larger document."""
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -9,16 +9,13 @@ from rankpatrol.core.errors import BadInput
 from rankpatrol.core.snapshot import Stack, ThreadStack
 from rankpatrol.formats.pyspy import parse_dump_value
 from rankpatrol.formats.stack_lines import is_native, plain_native
-from rankpatrol.formats.stack_marks import Header
-
-if TYPE_CHECKING:
-    from rankpatrol.formats.stack_text import ToldProcess
+from rankpatrol.formats.stack_marks import Header, ToldProcess
 
 _DECODER = json.JSONDecoder()
 _DEEPEST = 6
 
 
-def read_documents(text: str) -> tuple[str, dict[str, tuple["ToldProcess", ...]]]:
+def read_documents(text: str) -> tuple[str, dict[str, tuple[ToldProcess, ...]]]:
     """The text with each JSON document that holds stacks replaced by a line of its own, and the processes of each such line."""
     if '"frames"' not in text:
         return text, {}
@@ -53,9 +50,7 @@ def _next_document(text: str, at: int) -> int | None:
     return None
 
 
-def _processes(value: Any, header: Header, depth: int) -> "list[ToldProcess]":
-    from rankpatrol.formats.stack_text import ToldProcess
-
+def _processes(value: Any, header: Header, depth: int) -> list[ToldProcess]:
     if depth > _DEEPEST:
         return []
     if isinstance(value, list):

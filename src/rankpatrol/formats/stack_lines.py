@@ -26,11 +26,15 @@ class NativeLine(Record, frozen=True):
 
 
 # py-spy shortens paths to what follows a folder of sys.path: what tells a library from the user's code must be put back.
-_PACKAGES = frozenset(
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_PACKAGES = _words(
     "accelerate aiohttp apex boto3 botocore colossalai composer dali deepspeed fairscale ffcv filelock flash_attn fsspec gcsfs google "
     "horovod huggingface_hub joblib lightning lightning_fabric lightning_utilities litdata megatron mlflow modelscope nemo numpy "
     "nvidia pandas peft prefetch_generator pyarrow pytorch_lightning ray requests s3fs s3transfer safetensors smart_open tensorflow "
-    "tokenizers torch torchdata torchvision tqdm transformer_engine transformers triton trl urllib3 vllm wandb webdataset xformers".split()
+    "tokenizers torch torchdata torchvision tqdm transformer_engine transformers triton trl urllib3 vllm wandb webdataset xformers"
 )
 _STANDARD = frozenset(name for name in sys.stdlib_module_names if name != "test")
 _NATIVE_FILE = re.compile(r"\.so(\.|$)|\.(c|cc|cpp|cxx|cu|h|hpp|S|rs|asm)$|^python[\d.]*$|^lib\w+|^\[|^\?+$")
@@ -97,8 +101,8 @@ def _pyspy_thread(found: re.Match[str]) -> ThreadLine:
     return ThreadLine(newest_first=True, thread_id=number, name=found[3], active="active" in state, owns_gil="gil" in state)
 
 
-def _fault_thread(found: re.Match[str]) -> ThreadLine:
-    return ThreadLine(newest_first=True, name=None)
+def _fault_thread(_: re.Match[str]) -> ThreadLine:
+    return ThreadLine(newest_first=True)
 
 
 def _pystack_thread(found: re.Match[str]) -> ThreadLine:

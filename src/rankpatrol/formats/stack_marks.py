@@ -5,6 +5,7 @@ import re
 import msgspec
 
 from rankpatrol.core.records import Record
+from rankpatrol.core.snapshot import ThreadStack
 
 
 class Header(Record, frozen=True, kw_only=True):
@@ -27,10 +28,27 @@ class Fact(Record, frozen=True, kw_only=True):
     threads: int | None = None
 
 
+class ToldProcess(Record, frozen=True, kw_only=True):
+    """One process as a text tells of it. `active` is the main thread's, by the tool that took the stack; None where it does not say."""
+
+    header: Header
+    threads: tuple[ThreadStack, ...] = ()
+    activity: tuple[bool | None, ...] = ()
+    kernel: tuple[str, ...] = ()
+    state: str | None = None
+    wait_channel: str | None = None
+    thread_count: int | None = None
+    failure: str | None = None
+
+
 # A header names its process and says nothing else; a line with another key (utime_delta=, util=) is a measurement.
-_HEADER_KEYS = frozenset(
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_HEADER_KEYS = _words(
     "rank local_rank global_rank node host hostname pid ppid parent role world_size gpu cmd command name tid time state stat wchan "
-    "status threads comm device local_world_size".split()
+    "status threads comm device local_world_size"
 )
 _KEY = re.compile(r"(?<![\w./-])([A-Za-z_]\w*)\s*=\s*")
 _MARKED = re.compile(r"^\s*(?:[#=*>\[<@-]|={2,}|-{2,}|(?i:global |worker |process )?rank\b|(?i:node|host)[ :=])", re.IGNORECASE)

@@ -6,20 +6,7 @@ from rankpatrol.core.records import Record
 from rankpatrol.core.snapshot import Frame, ThreadStack
 from rankpatrol.formats.stack_json import read_documents
 from rankpatrol.formats.stack_lines import NativeLine, ThreadLine, read_line
-from rankpatrol.formats.stack_marks import Fact, Header, merge, read_fact, read_header
-
-
-class ToldProcess(Record, frozen=True, kw_only=True):
-    """One process as a text tells of it. `active` is the main thread's, by the tool that took the stack; None where it does not say."""
-
-    header: Header
-    threads: tuple[ThreadStack, ...] = ()
-    activity: tuple[bool | None, ...] = ()
-    kernel: tuple[str, ...] = ()
-    state: str | None = None
-    wait_channel: str | None = None
-    thread_count: int | None = None
-    failure: str | None = None
+from rankpatrol.formats.stack_marks import Fact, Header, ToldProcess, merge, read_fact, read_header
 
 
 class ToldStacks(Record, frozen=True):
@@ -44,13 +31,17 @@ _FEWEST_PREFIXED_LINES = 3
 
 def looks_like_stacks(text: str) -> bool:
     """True where a tool's stack dump makes up a good part of the text; a traceback at the end of a log does not."""
+    return read_stacks(text) is not None
+
+
+def read_stacks(text: str) -> ToldStacks | None:
+    """The stacks of a text that is a stack dump, or None where it is something else."""
     if not any(word in text for word in _WORDS):
-        return False
+        return None
     parsed = parse_stacks(text)
-    if not parsed.processes:
-        return False
-    stacks, others = parsed.stack_lines, sum(1 for line in parsed.context if line.strip())
-    return stacks >= _FEWEST_LINES and stacks * 2 >= others and not _is_a_log(parsed)
+    others = sum(1 for line in parsed.context if line.strip())
+    mostly = parsed.stack_lines >= _FEWEST_LINES and parsed.stack_lines * 2 >= others
+    return parsed if parsed.processes and mostly and not _is_a_log(parsed) else None
 
 
 _WORDS = ("Thread", "thread", "File ", "#0 ", "[<", '"frames"', "TID ")
@@ -215,9 +206,8 @@ class _Reader:
         return False
 
     def _header(self, header: Header) -> None:
-        if self.at.is_empty() and _agree(self.at.header, header):
-            self.at.header = merge(self.at.header, header)
-        elif header.parent_pid is not None and header.pid is None and header.rank is None:
+        only_parent = header.parent_pid is not None and header.pid is None and header.rank is None
+        if only_parent or (self.at.is_empty() and _agree(self.at.header, header)):
             self.at.header = merge(self.at.header, header)
         else:
             self._open(header)

@@ -11,8 +11,8 @@ class GpuRow(Record, frozen=True, kw_only=True):
 
     gpu: str
     cpus: frozenset[int] | Missing
-    numa: tuple[int, ...] | None | Missing
-    memory_node: int | None | Missing
+    numa: tuple[int, ...] | Missing | None
+    memory_node: int | Missing | None
 
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -63,7 +63,7 @@ def _cpus(cell: str | None) -> frozenset[int] | Missing:
     return Missing(f"no list of CPUs: {cell}") if found is None else found
 
 
-def _nodes(cell: str | None) -> tuple[int, ...] | None | Missing:
+def _nodes(cell: str | None) -> tuple[int, ...] | Missing | None:
     if cell is None:
         return _ABSENT
     if cell == "N/A":
@@ -72,6 +72,6 @@ def _nodes(cell: str | None) -> tuple[int, ...] | None | Missing:
     return Missing(f"no list of nodes: {cell}") if found is None else tuple(sorted(found))
 
 
-def _node(cell: str | None) -> int | None | Missing:
+def _node(cell: str | None) -> int | Missing | None:
     nodes = _nodes(cell)
     return nodes[0] if isinstance(nodes, tuple) and nodes else None if isinstance(nodes, tuple) else nodes

@@ -90,17 +90,17 @@ def download(scene: Scene, rank: int) -> Cause | None:
     """A rank, or a loader process of it, that waits for a server outside of the job."""
     here = _scene(scene)
     if here.waits[rank].kind is WaitKind.DOWNLOAD and (own := here.thread(rank)) is not None:
-        return _download(here, rank, own, f"rank {rank}", here.process_of(rank))
+        return _download(rank, own, f"rank {rank}", here.process_of(rank))
     if here.waits[rank].kind is not WaitKind.DATA:
         return None
     for child, thread in children(here, rank):
         known = meaning(thread) if thread is not None else None
         if thread is not None and known is not None and known[0] is WaitKind.DOWNLOAD:
-            return _download(here, rank, thread, f"loader process {child.id.pid} of rank {rank}", child)
+            return _download(rank, thread, f"loader process {child.id.pid} of rank {rank}", child)
     return None
 
 
-def _download(scene: ToldScene, rank: int, thread: ThreadStack, who: str, process: ProcessSample | None) -> Cause | None:
+def _download(rank: int, thread: ThreadStack, who: str, process: ProcessSample | None) -> Cause | None:
     calls = [plain_name(frame) for frame in thread.frames]
     if any(part in frame.file for frame in thread.frames for part in _TELEMETRY) or any(_SENDS.search(name) for name in calls[:8]):
         return None
@@ -195,7 +195,7 @@ def blocked(scene: Scene, rank: int) -> Cause | None:
         return cause
     p2p = [each for each in here.victims if here.waits[each].kind is WaitKind.POINT_TO_POINT]
     if len(p2p) * 2 > len(here.victims):
-        return msgspec.structs.replace(cause, cause="p2p_mismatch", reasons_for=(*cause.reasons_for, _chain(here, rank)))
+        return msgspec.structs.replace(cause, cause="p2p_mismatch", reasons_for=(*cause.reasons_for, _chain(rank)))
     if here.waits[rank].kind is WaitKind.TEARDOWN:
         return msgspec.structs.replace(cause, cause="teardown_deadlock")
     reasons = (f"rank {rank} {here.waits[rank].what}", *cause.reasons_for[1:])
@@ -217,7 +217,7 @@ def _may_compute(scene: ToldScene, rank: int) -> bool:
     return _WAITING_NAMES.match(plain_name(thread.frames[0])) is None
 
 
-def _chain(scene: ToldScene, rank: int) -> str:
+def _chain(rank: int) -> str:
     return f"the others send or receive, one waiting for the next; the chain ends at rank {rank}, which is in no transfer"
 
 

@@ -116,9 +116,8 @@ def _of_files(sets: dict[str, list[Listed]]) -> list[Fault]:
         within: dict[str, list[int]] = defaultdict(list)
         for entry in entries:
             within[_alike(entry, of)].append(entry.size_bytes or 0)
-        for entry in entries:
-            if (why := _short(entry, everywhere[_plain(entry, of)], within[_alike(entry, of)])) is not None:
-                faults.append(Fault(of=of, why=f"{entry.path.rpartition('/')[2]} {why}", broken=True))
+        short = [(entry, _short(entry, everywhere[_plain(entry, of)], within[_alike(entry, of)])) for entry in entries]
+        faults += [Fault(of=of, why=f"{entry.path.rpartition('/')[2]} {why}", broken=True) for entry, why in short if why is not None]
     return faults
 
 
@@ -153,7 +152,6 @@ def _of_sets(sets: dict[str, list[Listed]]) -> list[Fault]:
 
 
 def _lacking(own: set[str], others: list[set[str]]) -> list[str]:
-    found = []
     for name in own:
         if (number := _OF.search(name)) and len(number[2]) < 7:
             have = {int(each[1]) for other in own if (each := _OF.search(other)) and _OF.sub("", other) == _OF.sub("", name)}
@@ -162,10 +160,10 @@ def _lacking(own: set[str], others: list[set[str]]) -> list[str]:
             ]
             if missing and len(have) < int(number[2]):
                 return [f"of {int(number[2])} shards only {len(have)} are there"]
-    for other in others:
-        if own and own < other and len(own) * 2 >= len(other):
-            found.append(f"{', '.join(sorted(other - own)[:3])} is missing, which another step has")
-    return found[:1] or _gaps(own)
+    fuller = next((other for other in others if own and own < other and len(own) * 2 >= len(other)), None)
+    if fuller is not None:
+        return [f"{', '.join(sorted(fuller - own)[:3])} is missing, which another step has"]
+    return _gaps(own)
 
 
 def _gaps(own: set[str]) -> list[str]:
@@ -186,16 +184,13 @@ _SHARD = re.compile(r"(shard[-_]?|(?<![a-z])rank[-_]?|^__)(\d+)", re.IGNORECASE)
 
 
 def _of_pointers(files: tuple[Listed, ...]) -> list[Fault]:
-    faults = []
     known = {part for entry in files if entry.target is None for part in (entry.path, *entry.path.split("/"))}
-    for entry in files:
-        if (
-            entry.target is not None
-            and entry.target.rstrip("/").rpartition("/")[2] not in known
-            and not any(entry.target in name for name in known)
-        ):
-            faults.append(Fault(of=entry.path, why=f"it points to {entry.target}, which is not listed", broken=False))
-    return faults
+    pointers = [(entry.path, entry.target) for entry in files if entry.target is not None]
+    return [
+        Fault(of=path, why=f"it points to {target}, which is not listed", broken=False)
+        for path, target in pointers
+        if target.rstrip("/").rpartition("/")[2] not in known and not any(target in name for name in known)
+    ]
 
 
 def _step(of: str) -> int:
@@ -228,10 +223,11 @@ def _whole(sets: dict[str, list[Listed]], files: tuple[Listed, ...]) -> Diagnosi
     if not sets or sum(len(entries) for entries in sets.values()) < _FEWEST_FILES:
         return Diagnosis(verdict="undetermined", cause="unknown", sentence="too few files are listed to compare their sizes")
     newest = max(sets, key=_step)
+    of = f"{len(sets)} {'set' if len(sets) == 1 else 'sets'}"
     return Diagnosis(
         verdict="ok",
         cause="none",
-        sentence=f"{len(files)} files of {len(sets)} {'set' if len(sets) == 1 else 'sets'} are listed, none empty, short or missing; the newest is {newest}",
+        sentence=f"{len(files)} files of {of} are listed, none empty, short or missing; the newest is {newest}",
         reasons_against=("a list shows names and sizes, not content",),
         suggested=("Check content as well: rankpatrol checkpoints verify PATH",),
     )

@@ -109,8 +109,9 @@ def _several(scene: ToldScene, groups: Mapping[Place, list[int]]) -> Diagnosis:
     """Several places: who is named depends on what the branches show, and never on the count alone."""
     odd = _odd(groups)
     operations = {place.operation for place in groups}
-    certain = all(place.kind in _CERTAIN for place in groups)
-    if odd is not None and certain and not any(_is_pipeline(place) for place in groups):
+    sure = _CERTAIN | {WaitKind.BACKWARD} if scene.stands_still() else _CERTAIN
+    certain = all(place.kind in sure for place in groups)
+    if odd is not None and certain and odd[0].kind in _CERTAIN and not any(_is_pipeline(place) for place in groups):
         place, rank = odd
         conditional = len(operations) == 1 or place.operation == "barrier" or _is_side(place, groups)
         return _named(scene, groups, rank, "rank_conditional_collective" if conditional else "collective_mismatch_op")
@@ -153,12 +154,13 @@ def _is_pipeline(place: Place) -> bool:
 def _named(scene: ToldScene, groups: Mapping[Place, list[int]], rank: int, cause: str) -> Diagnosis:
     others = tuple(each for each in scene.victims if each != rank)
     own = next(place for place, ranks in groups.items() if rank in ranks)
+    wait = "waits" if len(others) == 1 else "wait"
     return Diagnosis(
         verdict="hang",
         cause=cause,
         culprit_ranks=(rank,),
         victim_ranks=others,
-        sentence=f"rank {rank} waits in {own.say()}, which no other rank has reached; {say_ranks(others)} {'waits' if len(others) == 1 else 'wait'} elsewhere",
+        sentence=f"rank {rank} waits in {own.say()}, which no other rank has reached; {say_ranks(others)} {wait} elsewhere",
         reasons_for=(_say(groups),),
         reasons_against=("stacks do not show to which process group each collective belongs", *_silent(scene)),
         suggested=(f"Look for a condition on the way to {own.say()} that is true on rank {rank} alone",),

@@ -118,7 +118,7 @@ def _counted(text: str) -> Diagnosis | None:
         verdict="hang",
         cause="gpu_kernel_livelock" if spinning else "collective_started_everywhere",
         certainty=Certainty.SUPPORTED if frozen and spinning else Certainty.SUSPECTED,
-        sentence="all ranks have launched as many operations, and the counts do not move: no rank is missing, a kernel on the GPUs does not end",
+        sentence="all ranks have launched as many operations, and no more: no rank is missing, a kernel on the GPUs does not end",
         reasons_for=tuple(
             filter(
                 None,
@@ -152,8 +152,8 @@ def _behind(text: str) -> Diagnosis | None:
     for line in text.splitlines():
         if found := _LAGGING.search(line):
             groups.append((int(found[1]), int(found[2]), []))
-        elif groups and (named := _RAS_RANK.match(line)):
-            groups[-1][2].append(int(named[1]))
+        elif groups and (row := _RAS_RANK.match(line)):
+            groups[-1][2].append(int(row[1]))
     if len(groups) < 2:
         return None
     least = min(groups, key=lambda group: group[1])
@@ -239,7 +239,7 @@ def _worked(text: str) -> Diagnosis | None:
         return Diagnosis(
             verdict="hang" if _FROZEN.search(text) else "undetermined",
             cause="collective_started_everywhere" if _FROZEN.search(text) else "unknown",
-            sentence=f"all {len(gpus)} GPUs are busy at low power: they spin in a kernel, of NCCL or of another; counts of NCCL would tell which",
+            sentence=f"all {len(gpus)} GPUs are busy at low power: they spin in a kernel, of NCCL or another; NCCL's counts would tell",
             suggested=("Ask NCCL for its counts (ncclras -v), and take the stacks of all ranks",),
         )
     working = [gpu for gpu in gpus if gpu.busy_percent >= _BUSY_PERCENT and gpu.power_w is not None]

@@ -19,12 +19,14 @@ _RANK = re.compile(r"\brank[ =:]?(\d+)", re.IGNORECASE)
 _PAIR = re.compile(r"(\d[\d,_]*(?:\.\d+)?)\s?([KMGT]i?B|%)?(?:/\d+)?\s*(?:->|→|=>)\s*(\d[\d,_]*(?:\.\d+)?)\s?([KMGT]i?B|%)?")
 _CHILD_CPU = re.compile(r"child\w*(?:utime|cpu|ticks)\w*?(?:_(\d+)s)?[=: ]+(\d+(?:\.\d+)?)", re.IGNORECASE)
 _DELTA = re.compile(r"(\w*(?:rchar|wchar|read_bytes|write_bytes|written|bytes)\w*)_(?:delta|per)\w*[=: ]+\+?(\d+)", re.IGNORECASE)
+# Compilers that work for a rank: each short-lived, so that one that is seen at all is work.
+_COMPILERS = re.compile(r"\b(ptxas|cicc|nvcc|cc1plus|ninja|hipcc|clang\+*)\b.*\b(?:[5-9]\d|[1-9]\d{2,})(?:\.\d+)?\s?%", re.IGNORECASE)
 _POWERS = re.compile(r"(?<![\w.])(\d{1,4})\s*[=:]\s*(\d+(?:\.\d+)?)\s*W?\b")
 _POWER_LINE = re.compile(r"power", re.IGNORECASE)
 _POWER_OF = re.compile(r"power(?:[._]\w+)?[=: ]+(\d+(?:\.\d+)?)", re.IGNORECASE)
 _STILL = re.compile(
-    r"\b(identical|unchanged|no change|not (?:moved|changed|advanced)|same (?:stack|frames?|counts?|line)|without a step|no (?:new )?(?:step|progress|output)"
-    r"|stuck (?:for|since)|hung (?:for|since)|no log (?:line|output))\b",
+    r"\b(identical|unchanged|no change|not (?:moved|changed|advanced)|same (?:stack|frames?|counts?|line)|without a step"
+    r"|no (?:new )?(?:step|progress|output)|stuck (?:for|since)|hung (?:for|since)|no log (?:line|output))\b",
     re.IGNORECASE,
 )
 _BUSY = re.compile(r"util\w*[^0-9\n]{0,12}(9\d|100)\b|(?<!\d)(9\d|100) ?%", re.IGNORECASE)
@@ -66,6 +68,8 @@ def _moved(line: str) -> list[str]:
     for seconds, spent in _CHILD_CPU.findall(line):
         if float(spent) >= _WORKING_SHARE * float(seconds or 1):
             found.append(f"its children used {spent} s of CPU{f' in {seconds} s' if seconds else ''}")
+    if (busy := _COMPILERS.search(line)) is not None:
+        found.append(f"{busy[1]} runs below it")
     for what, size in _DELTA.findall(line):
         if float(size) >= _WORKING_BYTES:
             found.append(f"moved {size} bytes ({what})")

@@ -14,6 +14,7 @@ _SERVICE = re.compile(
 _SESSION = re.compile(
     r"\btmux|\bscreen\b|SCREEN|jupyter|ipykernel|vscode|\bbash\b|\bzsh\b|-bash|\bsh\b|systemd --user|sshd:", re.IGNORECASE
 )
+_REAPER = re.compile(r"systemd --user|tini\b|dumb-init|containerd-shim|conmon|docker-init", re.IGNORECASE)
 _PYTHON = re.compile(r"python|torchrun|pt_data_worker|deepspeed|accelerate|\bray::|vllm", re.IGNORECASE)
 _KEPT_BUSY_PERCENT = 10.0
 _BUSY_CPU_PERCENT = 50.0
@@ -109,11 +110,28 @@ def _word(listing: Listing, pid: int) -> tuple[str, str]:
         return "unclear", "cannot be judged: the scheduler gave no answer"
     if ended:
         return "orphan", f"belongs to job {job}, which the scheduler does not run any more"
+    if job is None and listing.live_jobs is not None and not listing.live_jobs and (listing.holders | listing.named):
+        return "orphan", "holds a GPU, and the scheduler runs no job here"
     if process is None:
         return "unclear", "is not in the list of processes"
+    return _by_state(listing, process) or _by_family(listing, process)
+
+
+def _by_state(listing: Listing, process: ListedProcess) -> tuple[str, str] | None:
+    """What a state alone decides: a zombie holds nothing, and whoever survived SIGKILL in state D hears no signal."""
+    state = process.state or ""
+    if state.startswith("Z"):
+        if process.pid in listing.named | listing.holders:
+            return "unclear", "is a zombie, and is said to hold a GPU: a thread of it may still run"
+        return "owned", "is a zombie: it holds nothing but its number, until its parent asks for its end"
+    if state.startswith("D") and (process.pid in listing.unkilled or (listing.unkilled and len(listing.processes) == 1)):
+        return "orphan", "did not end by SIGKILL (state D)"
+    return None
+
+
+def _by_family(listing: Listing, process: ListedProcess) -> tuple[str, str]:
     if process.parent_pid is None:
-        stuck = (process.state or "").startswith("D") and pid in listing.unkilled
-        return ("orphan", "did not end by SIGKILL (state D)") if stuck else ("unclear", "has a parent that is not listed")
+        return "unclear", "has a parent that is not listed"
     if process.parent_pid != 1:
         return _with_parent(listing, process)
     return _without_parent(listing, process)
@@ -128,6 +146,8 @@ def _with_parent(listing: Listing, process: ListedProcess) -> tuple[str, str]:
             if known
             else ("unclear", "has a parent that is not listed")
         )
+    if parent.command and _REAPER.search(parent.command):
+        return "unclear", f"is a child of {parent.pid} ({parent.command}), which takes over whoever lost its parent"
     if parent.parent_pid == 1 and parent.command and _PYTHON.search(parent.command) and not _SESSION.search(parent.command):
         word, why = _without_parent(listing, parent)
         return word, f"is a child of {parent.pid}, which {why}"
@@ -171,11 +191,12 @@ def _orphans(listing: Listing, orphans: list[int], words: dict[int, tuple[str, s
     by_scheduler = all(listing.jobs.get(pid) for pid in orphans)
     pids = ", ".join(str(pid) for pid in orphans)
     plural = len(orphans) > 1
+    who = "processes" if plural else "process"
     return Diagnosis(
         verdict="orphan",
         cause="orphan_unkillable" if stuck else "orphan_worker",
         certainty=Certainty.SUPPORTED if by_scheduler else Certainty.SUSPECTED,
-        sentence=f"{'processes' if plural else 'process'} {pids} {'outlived' if plural else 'outlived'} {'their' if plural else 'its'} job: process {orphans[0]} {words[orphans[0]][1]}",
+        sentence=f"{who} {pids} outlived {'their' if plural else 'its'} job: process {orphans[0]} {words[orphans[0]][1]}",
         reasons_for=tuple(f"process {pid} {words[pid][1]}" for pid in orphans),
         reasons_against=tuple(f"process {pid} {why}" for pid, (word, why) in words.items() if word != "orphan"),
         suggested=(
@@ -186,13 +207,12 @@ def _orphans(listing: Listing, orphans: list[int], words: dict[int, tuple[str, s
     )
 
 
+_LOOK = ("Look for open device files, also of threads: sudo fuser -v /dev/nvidia*",)
+
+
 def _nobody(listing: Listing) -> Diagnosis:
-    if listing.memory_used:
-        why = "GPU memory is used, and no process is shown that holds it"
-        advice = ("Look for open device files, also of threads: sudo fuser -v /dev/nvidia*",)
-    else:
-        why, advice = "no process that may hold a GPU is shown", ()
+    why = "GPU memory is used, and nobody is shown that holds it" if listing.memory_used else "no process that may hold a GPU is shown"
     services = [pid for pid in listing.holders | listing.named if _is_service(listing.processes.get(pid))]
     if services and not listing.memory_used:
         return Diagnosis(verdict="not_orphan", cause="none", sentence=f"only services hold GPUs: process {services[0]}")
-    return Diagnosis(verdict="undetermined", cause="unknown", sentence=why, suggested=advice)
+    return Diagnosis(verdict="undetermined", cause="unknown", sentence=why, suggested=_LOOK if listing.memory_used else ())

@@ -7,7 +7,8 @@ import msgspec
 from rankpatrol.analysis.natives import native_call
 from rankpatrol.core.records import Missing, ProcessId, Record
 from rankpatrol.core.snapshot import ProcessSample, RankSample, Snapshot, Stack, SystemCall, ThreadStack
-from rankpatrol.formats.stack_text import ToldProcess, ToldStacks
+from rankpatrol.formats.stack_marks import ToldProcess
+from rankpatrol.formats.stack_text import ToldStacks
 
 LOADER_NAME = "pt_data_worker"
 _NOT_TOLD = Missing("the text does not tell")

@@ -5,7 +5,6 @@ from functools import cached_property
 
 import msgspec
 
-
 from rankpatrol.analysis.causes.storage import waits_for_storage
 from rankpatrol.analysis.frames import is_users, plain_name, say_frame
 from rankpatrol.analysis.kinds import WaitKind
@@ -15,7 +14,7 @@ from rankpatrol.analysis.told.measured import Measured, draws_full_power, measur
 from rankpatrol.analysis.told.sample import LOADER_NAME, Told
 from rankpatrol.analysis.waits import Wait, main_thread
 from rankpatrol.core.records import Missing
-from rankpatrol.core.snapshot import Frame, ProcessSample, Snapshot, ThreadStack
+from rankpatrol.core.snapshot import Frame, ProcessSample, ThreadStack
 
 # Waits that are for the peers where any rank is elsewhere: the start and the end are common, and so is a file that one rank makes.
 _FOR_THE_REST = frozenset({WaitKind.BACKWARD, WaitKind.STORE, WaitKind.TEARDOWN})
@@ -51,6 +50,14 @@ class ToldScene(Scene):
         likely = {rank for rank in self.waits if rank not in certain and self._waits_for_the_rest(rank)}
         alike = self._in_one_line(certain | likely)
         return tuple(rank for rank in self.waits if rank in certain | likely | alike)
+
+    @cached_property
+    def _looks(self) -> tuple[dict[int, tuple[Frame, ...]], ...]:
+        """The main thread's frames of each rank in each look."""
+        return tuple(
+            {sample.rank: thread.frames for sample in look.ranks if (thread := main_thread(sample.stack)) is not None}
+            for look in self.history
+        )
 
     def thread(self, rank: int) -> ThreadStack | None:
         """The main thread of a rank."""
@@ -134,7 +141,7 @@ class ToldScene(Scene):
         return {rank for rank, frames in at.items() if frames in common}
 
     def _changed(self, rank: int) -> tuple[str, ...]:
-        stacks = [thread.frames for look in self.history if (thread := _thread_in(look, rank)) is not None]
+        stacks = [look[rank] for look in self._looks if rank in look]
         if len(stacks) < 2 or stacks[-1] == stacks[-2] or not stacks[-1] or not stacks[-2]:
             return ()
         names = [_leaf(frames) for frames in stacks[-2:]]
@@ -151,11 +158,6 @@ class ToldScene(Scene):
 
 def _leaf(frames: tuple[Frame, ...]) -> str:
     return next((plain_name(frame) for frame in frames if is_users(frame)), plain_name(frames[0]))
-
-
-def _thread_in(look: Snapshot, rank: int) -> ThreadStack | None:
-    sample = next((sample for sample in look.ranks if sample.rank == rank), None)
-    return main_thread(sample.stack) if sample is not None else None
 
 
 def children(scene: ToldScene, rank: int) -> tuple[tuple[ProcessSample, ThreadStack | None], ...]:

@@ -4,6 +4,7 @@ import re
 
 import msgspec
 
+from rankpatrol.analysis.causes.storage import waits_for_storage
 from rankpatrol.analysis.diagnose import diagnose_scene, explain_rank
 from rankpatrol.analysis.scene import Cause, say_ranks
 from rankpatrol.analysis.told.causes import TOLD_REGISTRY
@@ -11,7 +12,7 @@ from rankpatrol.analysis.told.divergence import untie
 from rankpatrol.analysis.told.sample import snapshots
 from rankpatrol.analysis.told.scene import ToldScene
 from rankpatrol.core.diagnosis import Diagnosis
-from rankpatrol.formats.stack_text import looks_like_stacks, parse_stacks
+from rankpatrol.formats.stack_text import read_stacks
 
 _FATAL = re.compile(r"Fatal Python error: (\w[\w ]*)")
 _FATAL_CAUSES = {"Segmentation fault": "sigsegv", "Aborted": "sigabrt", "Bus error": "data_worker_killed_shm"}
@@ -19,9 +20,8 @@ _FATAL_CAUSES = {"Segmentation fault": "sigsegv", "Aborted": "sigabrt", "Bus err
 
 def diagnose_stacks(text: str) -> Diagnosis | None:
     """Who the others wait for by the stacks in a text, or None where it holds none."""
-    if not looks_like_stacks(text):
-        return None
-    told = snapshots(parse_stacks(text))
+    read = read_stacks(text)
+    told = snapshots(read) if read is not None else None
     if told is None:
         return None
     scene = ToldScene(told)
@@ -65,7 +65,7 @@ def _alone(scene: ToldScene, causes: list[Cause]) -> Diagnosis:
     hang = first.verdict == "hang"
     return Diagnosis(
         verdict=first.verdict,
-        cause=_for_all(first.cause) if everybody else first.cause,
+        cause=_for_all(causes) if everybody else first.cause,
         culprit_ranks=named if hang else None,
         awaited_ranks=None if hang else named,
         sentence=first.phrase if not everybody else f"{say_ranks(ranks)} alike: {first.phrase}",
@@ -82,8 +82,11 @@ def _alone(scene: ToldScene, causes: list[Cause]) -> Diagnosis:
 _MOST_SAID = 8
 
 
-def _for_all(cause: str) -> str:
-    return "long_eval" if cause == "rank0_eval" else cause
+def _for_all(causes: list[Cause]) -> str:
+    """What all ranks share is not one rank's: an evaluation of all, a storage behind all loader processes."""
+    if all(cause.process is not None and (cause.process.state == "D" or waits_for_storage(cause.process)) for cause in causes):
+        return "filesystem_stall"
+    return "long_eval" if causes[0].cause == "rank0_eval" else causes[0].cause
 
 
 def _fatal(scene: ToldScene) -> Diagnosis | None:

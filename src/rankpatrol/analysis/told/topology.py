@@ -9,22 +9,25 @@ from rankpatrol.formats.topo_matrix import GpuRow, parse_topo
 
 _SETS = r"(\[[^\]]*\]|\{[^}]*\}|0x[0-9a-fA-F]+|\d[\d,\- ]*|none|empty|\(empty\))"
 _LOCAL = re.compile(
-    rf"(?:nvmlDeviceGetCpuAffinity\w*|local_cpulist|local_cpus|CpuAffinity)\W*?(?:\((\w*)\w*,?[^)]*\))?[^:=\n]*[:=]\s*{_SETS}?\s*$",
+    r"(?:nvmlDeviceGetCpuAffinity\w*|local_cpulist|local_cpus|CpuAffinity)\W*?(?:\((\w*)\w*,?[^)]*\))?[^:=\n]*[:=]\s*"
+    rf"{_SETS}?\s*$",
     re.MULTILINE,
 )
 _ALLOWED = re.compile(
-    rf"(?:Cpus_allowed_list|cpuset\.cpus(?:\.effective)?|cpuset|--cpuset-cpus|sched_getaffinity\([^)]*\)|physcpubind|SLURM_\w*CPU\w*|allowed cpus?)"
-    rf"[:= ]+\s*{_SETS}\s*$",
+    r"(?:Cpus_allowed_list|cpuset\.cpus(?:\.effective)?|cpuset|--cpuset-cpus|sched_getaffinity\([^)]*\)|physcpubind|SLURM_\w*CPU\w*|"
+    rf"allowed cpus?)[:= ]+\s*{_SETS}\s*$",
     re.MULTILINE | re.IGNORECASE,
 )
 _BOUND = re.compile(rf"(?:pid (\d+)'s (?:current|new) affinity list): {_SETS}\s*$", re.MULTILINE)
 _ASKED = re.compile(
-    r"(?:sched_setaffinity\(\s*\w+\s*,\s*(\{[^}]*\}|\[[^\]]*\]|range\(\d+, ?\d+\))|taskset -c?p?c? ?([\d,\-]+)|--physcpubind[= ]([\d,\-]+)|"
-    r"(?:bind|pin|cores?|cpus?|affinity)\w*(?: (?:to|for|of|rank \d+|local_rank \d+|gpu \d+))*\s*(?:->|:|=|to)\s*(?:cores? |cpus? )?([\d][\d,\-]*)\s*$)",
+    r"(?:sched_setaffinity\(\s*\w+\s*,\s*(\{[^}]*\}|\[[^\]]*\]|range\(\d+, ?\d+\))|taskset -c?p?c? ?([\d,\-]+)|"
+    r"--physcpubind[= ]([\d,\-]+)|"
+    r"(?:bind|pin|cores?|cpus?|affinity)\w*(?: (?:to|for|of|rank \d+|local_rank \d+|gpu \d+))*\s*(?:->|:|=|to)\s*"
+    r"(?:cores? |cpus? )?([\d][\d,\-]*)\s*$)",
     re.MULTILINE | re.IGNORECASE,
 )
 _REFUSED = re.compile(
-    r"sched_setaffinity.*(?:Invalid argument|EINVAL)|(?:Invalid argument|EINVAL|Errno 22).*|out of range|cpu argument .* is out of range|libnuma: Warning: cpu",
+    r"sched_setaffinity.*(?:Invalid argument|EINVAL)|(?:Invalid argument|EINVAL|Errno 22).*|out of range|libnuma: Warning: cpu",
     re.IGNORECASE,
 )
 _WORDS = (
