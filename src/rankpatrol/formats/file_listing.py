@@ -27,6 +27,7 @@ _TREE = re.compile(r"^[\s│├└─|`+-]+\s*([\w.@+=-]+)(?:\s+[\[(]?" + _SIZE 
 _POINTER = re.compile(
     r"^\s*(?:\$\s*)?(?:cat\s+)?(\S*(?:latest|last_checkpoint|latest_checkpointed_iteration\.txt|latest_universal)\S*?)\s*(?::|->|=|contains)\s*['\"]?([\w./-]+)['\"]?\s*$"
 )
+_SHOWN = re.compile(r"^\s*[$#>]?\s*cat\s+(\S*(?:latest|last_checkpoint)\S*)\s*$")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -38,9 +39,14 @@ def parse_listing(text: str) -> tuple[Listed, ...]:
     """Every file of a listing, with the folder it stands in; lines that are none are skipped."""
     folder = ""
     found: list[Listed] = []
+    pointer: str | None = None
     for line in text.splitlines():
         if len(line) > _LONGEST:
             continue
+        if pointer is not None and (word := line.strip()) and " " not in word:
+            found.append(Listed(path=pointer, size_bytes=None, target=word))
+        shown = _SHOWN.match(line)
+        pointer = shown[1] if shown else None
         if header := _FOLDER.match(line):
             folder = header[1].rstrip("/") + "/"
         elif (entry := _entry(line, folder)) is not None:

@@ -34,6 +34,8 @@ class Listing(Record, frozen=True, kw_only=True):
     unkilled: frozenset[int]
     gpu_busy_percent: float | None
     memory_used: bool
+    progress: bool
+    nobody_named: bool
 
 
 def _words(text: str) -> frozenset[str]:
@@ -63,7 +65,9 @@ _APP_TABLE = re.compile(r"^\|\s+\d+\s+(?:\S+\s+\S+\s+)?(\d+)\s+[CGM+]+\s+(.*?)\s
 _PMON = re.compile(r"^\s+\d+\s+(\d+)\s+[CGM]\s+(?:\d+|-)\s+(?:\d+|-)\s")
 _USED = re.compile(r"(\d+)\s*MiB\s*/\s*(\d+)\s*MiB")
 _UTIL = re.compile(r"\|\s+(\d{1,3})%\s+\S|\|\s*(\d{1,3})\s?%\s*\||utilization\S*\s*[:=]?\s*(\d{1,3})\s*%", re.IGNORECASE)
-_JOB = re.compile(r"(?:SLURM_JOB_?ID[= ]|job[_=](?:id=)?|slurm-)(\d+)|(?:pod|kubepods\S*/pod)([0-9a-f][\w-]{6,})", re.IGNORECASE)
+_JOB = re.compile(
+    r"(?:SLURM_JOB_?ID[= ]|job[_=](?:id=)?|slurm-)(\d+)|(?:pod|kubepods\S*/pod)([0-9a-f][\w-]{6,})|docker[/-]([0-9a-f]{12})", re.IGNORECASE
+)
 _OF_PID = re.compile(r"^\s*(?:env|environ|cgroup|/proc/|cat /proc/)\s*(\d+)")
 _SQUEUE = re.compile(r"^\s*(?:\$ ?)?squeue\b([^:\n]*):?\s*(.*)$")
 _ENDED = re.compile(
@@ -83,6 +87,9 @@ _CONTAINER = re.compile(
 _ABSENT = re.compile(r"(?:No such process|no such pid|not found|no such file|does not exist|gone)", re.IGNORECASE)
 _SESSION = re.compile(r"user@\d+|session-\w+\.scope|\.service\b|tmux|screen\b|loginctl|jupyter|vscode|system\.slice", re.IGNORECASE)
 _KILLED = re.compile(r"kill(?:ed)? (?:-9|-KILL|-s KILL)[^\n]*?(\d{2,})|SIGKILL[^\n]*?(\d{2,})|SigPnd[^\n]*100\b", re.IGNORECASE)
+_PROGRESS = re.compile(
+    r"(?:mtime|modified|last (?:line|write|log))\D{0,16}\d{1,2} ?s(?:ec\w*)? ago|log \S* ?(?:grows|is growing)", re.IGNORECASE
+)
 _LONGEST = 2000
 
 
@@ -119,6 +126,9 @@ class _Reader:
 
     def _header(self, line: str) -> bool:
         words = line.split()
+        if {"PID", "ACCESS"} <= set(words):
+            self.columns = None
+            return True
         known = [word for word in words if word.upper() in _HEADER_WORDS]
         if "PID" in words and len(known) >= 2 and len(known) == len(words):
             self.columns = words
@@ -185,13 +195,19 @@ class _Reader:
 
     def _said(self, line: str) -> bool:
         if (found := _OF_PID.match(line)) and (job := _JOB.search(line)):
-            self.jobs[int(found[1])] = job[1] or job[2]
+            self.jobs[int(found[1])] = job[1] or job[2] or job[3]
             return True
         if found := _SQUEUE.match(line):
             self._queue(found[1], found[2])
             return True
         if found := _ROW_OF.match(line):
             self._of_one(int(found[1]), found[2])
+            return True
+        if found := _CONTAINER_STATE.search(line):
+            if found[2] == "Up":
+                self.live = (self.live or set()) | {found[1]}
+            else:
+                self.ended.add(found[1])
             return True
         if found := _ENDED.match(line):
             self.ended.add(found[1])
@@ -243,6 +259,8 @@ class _Reader:
             unkilled=frozenset(self.sets["unkilled"]),
             gpu_busy_percent=max(self.busy) if self.busy else None,
             memory_used=self.used,
+            progress=_PROGRESS.search(text) is not None,
+            nobody_named="No running processes found" in text,
         )
 
 

@@ -190,7 +190,7 @@ class _Reader:
         _, frames, native = self.at.threads[-1]
         if isinstance(event, Frame):
             frames.append(event)
-        else:
+        elif not event.name.startswith("?"):
             native.append(event.name)
         return True
 

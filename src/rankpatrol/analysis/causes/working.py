@@ -22,13 +22,18 @@ def explain(scene: Scene, rank: int) -> Cause | None:
     kind = WaitKind.CHECKPOINT if scene.is_inside(rank, WaitKind.CHECKPOINT) else wait.kind
     return Cause(
         verdict="benign_wait",
-        cause=_CAUSES.get(kind) or _phase(scene, rank) or ("rank0_preprocessing" if rank == 0 else "none"),
+        cause=_cause(kind, _phase(scene, rank)) or ("rank0_preprocessing" if rank == 0 else "none"),
         rank=rank,
         phrase=f"rank {rank} {wait.what} and gets on: {done[0]}",
         lines=2,
         reasons_for=done,
         process=scene.process_of(rank),
     )
+
+
+def _cause(kind: WaitKind, phase: str | None) -> str | None:
+    """A load shows in the same files as a save: there the names of the functions above speak."""
+    return phase if kind is WaitKind.CHECKPOINT and phase == "model_load" else _CAUSES.get(kind, phase)
 
 
 def _phase(scene: Scene, rank: int) -> str | None:

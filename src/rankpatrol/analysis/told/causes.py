@@ -30,7 +30,7 @@ def _scene(scene: Scene) -> ToldScene:
 def fork_lock(scene: Scene, rank: int) -> Cause | None:
     """A loader process that stands on a lock in the middle of a sample: after a fork nobody is left to release it."""
     for child, thread in children(_scene(scene), rank):
-        if thread is not None and (lock := _inherited_lock(thread)) is not None:
+        if thread is not None and (lock := _inherited_lock(thread) or _pool_without_threads(child, thread)) is not None:
             alone = "a forked process has none of the threads that held its locks"
             return Cause(
                 cause="data_loader_fork_lock",
@@ -61,6 +61,20 @@ def _inherited_lock(thread: ThreadStack) -> str | None:
     return say_frame(next((frame for frame in above if not _LOCKS.search(frame.file)), leaf))
 
 
+# Libraries that keep a pool of threads of their own: a forked process has the pool's bookkeeping and none of its threads.
+_POOLS = re.compile(
+    r"transformers/tokenization_utils_fast|/tokenizers/|/numexpr/|/scipy/|/sklearn/|/cv2/|/torchaudio/|/torchvision/|/numba/"
+)
+
+
+def _pool_without_threads(process: ProcessSample, thread: ThreadStack) -> str | None:
+    """Where a loader process sleeps in a call of a library with a pool: a pool that worked would keep it busy, or have threads."""
+    leaf = thread.frames[0] if thread.frames else None
+    if leaf is None or process.state != "S" or is_users(leaf) or "/lib/python3" in leaf.file:
+        return None
+    return say_frame(leaf) if _POOLS.search(leaf.file) or len(process.thread_names) == 1 else None
+
+
 def gil(scene: Scene, rank: int) -> Cause | None:
     """A thread that keeps the interpreter's lock within a C function, while others of the same process ask for it."""
     stack = scene.samples[rank].stack
@@ -74,7 +88,8 @@ def gil(scene: Scene, rank: int) -> Cause | None:
     if not asking or holder is None:
         return None
     at = users_frame(holder)
-    where = f" in {say_frame(at)}" if at else f" in {holder.native[0]}" if holder.native else ""
+    function = extension_function(holder.native)
+    where = f" in {say_frame(at)}" if at else f" in {function}" if function else ""
     return Cause(
         cause="gil_held",
         rank=rank,
@@ -141,31 +156,34 @@ def phase(scene: Scene, rank: int) -> Cause | None:
     wait, thread = here.waits[rank], here.thread(rank)
     if thread is None or not thread.frames or here.stands_still() or wait.kind in _STUCK:
         return None
-    cause = _KINDS.get(wait.kind) or ("checkpoint_io_slow" if here.is_inside(rank, WaitKind.CHECKPOINT) else phase_cause(thread))
+    named = phase_cause(thread)
+    saves = here.is_inside(rank, WaitKind.CHECKPOINT) and named != "model_load"
+    cause = _KINDS.get(wait.kind) or ("checkpoint_io_slow" if saves else named)
     if cause is None or _on_a_lock(thread):
         return None
-    what = say_frame(next((frame for frame in thread.frames if is_users(frame)), thread.frames[0]))
+    at = users_frame(thread) or thread.frames[0]
+    what = f"{plain_name(at)}, {at.file.rpartition('/')[2]}:{at.line}"
     return Cause(
         verdict="benign_wait",
         cause=cause,
         rank=rank,
-        phrase=f"rank {rank} is in {what}, a phase that may take long",
+        phrase=f"rank {rank} {_SAID[cause]} ({what})",
         lines=1,
-        reasons_for=(f"its stack shows {_SAID[cause]}",),
+        reasons_for=(f"its stack shows that it {_SAID[cause]}, which may take long",),
         reasons_against=("one look does not show whether it gets on",),
         suggested=("Take a second look a minute later, and compare the time with the collectives' time limit",),
         process=here.process_of(rank),
     )
 
 
-_KINDS = {WaitKind.CHECKPOINT: "checkpoint_io_slow", WaitKind.COMPILE: "compile_or_jit"}
+_KINDS = {WaitKind.COMPILE: "compile_or_jit"}
 _STUCK = frozenset({WaitKind.LOCK, WaitKind.DOWNLOAD, WaitKind.DATA, WaitKind.STOPPED, WaitKind.GONE})
 _SAID = {
-    "checkpoint_io_slow": "a checkpoint being written or read",
-    "compile_or_jit": "code being compiled",
-    "rank0_eval": "an evaluation that it does alone",
-    "rank0_preprocessing": "data being prepared",
-    "model_load": "a model being loaded",
+    "checkpoint_io_slow": "writes or reads a checkpoint",
+    "compile_or_jit": "compiles",
+    "rank0_eval": "evaluates",
+    "rank0_preprocessing": "prepares data",
+    "model_load": "loads a model",
 }
 
 

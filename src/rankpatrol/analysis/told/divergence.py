@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from rankpatrol.analysis.frames import is_users, meaning, plain_name, say_frame
+from rankpatrol.analysis.frames import meaning, plain_name, say_frame
 from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.scene import Scene, say_ranks
 from rankpatrol.analysis.told.scene import ToldScene
@@ -20,6 +20,8 @@ _SIDE = re.compile(
 # Ranks of a pipeline stand in different operations by design.
 _PIPELINE = re.compile(r"pipeline|schedules?\.py|pipe/engine|forward_backward|p2p", re.IGNORECASE)
 _CERTAIN = frozenset({WaitKind.COLLECTIVE, WaitKind.POINT_TO_POINT})
+_MEETINGS = _CERTAIN | {WaitKind.DEVICE, WaitKind.BACKWARD}
+_NO_PLACE = ("/lib/python3", "torch/distributed/c10d_logger.py", "torch/utils/_contextlib.py", "<frozen ")
 
 
 class Place(Record, frozen=True):
@@ -31,7 +33,7 @@ class Place(Record, frozen=True):
 
     def say(self) -> str:
         """The place as a sentence names it."""
-        own = [frame for frame in self.path if is_users(frame)]
+        own = [frame for frame in self.path if "/torch/" not in frame.file]
         at = (own or list(self.path))[-1:]
         return f"{self.operation or 'a wait'}{f' in {say_frame(at[0])}' if at else ''}"
 
@@ -60,7 +62,9 @@ def _place(scene: ToldScene, rank: int) -> Place:
         return Place(wait.kind, "", ())
     known = meaning(thread)
     operation = plain_name(known[1]) if known else wait.what.rpartition("(")[2].rstrip(")") if thread.native else ""
-    return Place(wait.kind, operation, tuple(frame for frame in reversed(thread.frames) if is_users(frame) or "/torch/" in frame.file))
+    return Place(
+        wait.kind, operation, tuple(frame for frame in reversed(thread.frames) if not any(part in frame.file for part in _NO_PLACE))
+    )
 
 
 def _ending(scene: ToldScene) -> Diagnosis:
@@ -91,6 +95,8 @@ def _all_transfer(scene: ToldScene, groups: Mapping[Place, list[int]]) -> Diagno
 
 def _one_place(scene: ToldScene, place: Place) -> Diagnosis | None:
     still = scene.stands_still()
+    if place.kind not in _MEETINGS:
+        return _nobody_makes_it(scene, place, still) if still else None
     quiet = scene.measured.gpu_busy and scene.measured.power_w
     if len(scene.samples) < 2 or not (still or quiet):
         return None
@@ -105,6 +111,17 @@ def _one_place(scene: ToldScene, place: Place) -> Diagnosis | None:
     )
 
 
+def _nobody_makes_it(scene: ToldScene, place: Place, still: str) -> Diagnosis:
+    return Diagnosis(
+        verdict="hang",
+        cause="unknown",
+        victim_ranks=scene.victims,
+        sentence=f"{say_ranks(scene.victims)} all wait in {place.say()} for something that none of them makes",
+        reasons_for=(_crowd(scene), still),
+        suggested=("Look for a file or a lock left behind by an earlier run",),
+    )
+
+
 def _several(scene: ToldScene, groups: Mapping[Place, list[int]]) -> Diagnosis:
     """Several places: who is named depends on what the branches show, and never on the count alone."""
     odd = _odd(groups)
@@ -115,6 +132,8 @@ def _several(scene: ToldScene, groups: Mapping[Place, list[int]]) -> Diagnosis:
         place, rank = odd
         conditional = len(operations) == 1 or place.operation == "barrier" or _is_side(place, groups)
         return _named(scene, groups, rank, "rank_conditional_collective" if conditional else "collective_mismatch_op")
+    if odd is not None and odd[0].kind is WaitKind.TEARDOWN and all(place.kind in _CERTAIN for place in groups if place is not odd[0]):
+        return _named(scene, groups, odd[1], "teardown_deadlock")
     side = _side_rank(groups) if certain else None
     if side is not None:
         return _named(scene, groups, side, "rank_conditional_collective")

@@ -25,8 +25,8 @@ _POWERS = re.compile(r"(?<![\w.])(\d{1,4})\s*[=:]\s*(\d+(?:\.\d+)?)\s*W?\b")
 _POWER_LINE = re.compile(r"power", re.IGNORECASE)
 _POWER_OF = re.compile(r"power(?:[._]\w+)?[=: ]+(\d+(?:\.\d+)?)", re.IGNORECASE)
 _STILL = re.compile(
-    r"\b(identical|unchanged|no change|not (?:moved|changed|advanced)|same (?:stack|frames?|counts?|line)|without a step"
-    r"|no (?:new )?(?:step|progress|output)|stuck (?:for|since)|hung (?:for|since)|no log (?:line|output))\b",
+    r"\b(identical|unchanged|no change|not (?:moved|changed|advanced)|same (?:stack|frames?|counts?|line)"
+    r"|(?:no|without)(?: an?| any| new)? (?:step|progress|output|log)|stuck (?:for|since)|hung (?:for|since)|no log (?:line|output))\b",
     re.IGNORECASE,
 )
 _BUSY = re.compile(r"util\w*[^0-9\n]{0,12}(9\d|100)\b|(?<!\d)(9\d|100) ?%", re.IGNORECASE)

@@ -27,7 +27,10 @@ _SAFE = (
 def diagnose_processes(text: str) -> Diagnosis | None:
     """`orphan`, `not_orphan` or `undetermined`, or None where the text lists no processes and no users of GPUs."""
     listing = parse_processes(text)
-    if len(listing.processes) + len(listing.named) + len(listing.holders) == 0 or not _is_listing(text, listing):
+    nobody = len(listing.processes) + len(listing.named) + len(listing.holders) == 0
+    if nobody:
+        return _nobody(listing) if listing.nobody_named and _is_listing(text, listing) else None
+    if not _is_listing(text, listing):
         return None
     if (found := _alias(listing)) is not None:
         return found
@@ -38,7 +41,11 @@ def _is_listing(text: str, listing: Listing) -> bool:
     if any(word in text for word in ("ProcessGroupNCCL", "Traceback (most recent", "NCCL INFO")):
         return False
     lines = sum(1 for line in text.splitlines() if line.strip())
-    return (len(listing.processes) + len(listing.named) + len(listing.holders)) * 12 >= lines
+    return (len(listing.processes) + len(listing.named) + len(listing.holders) + listing.nobody_named) * _LINES_EACH >= lines
+
+
+# nvidia-smi prints a table of some forty lines around one process.
+_LINES_EACH = 12
 
 
 def _alias(listing: Listing) -> Diagnosis | None:
@@ -50,7 +57,7 @@ def _alias(listing: Listing) -> Diagnosis | None:
         for pid in sorted(listing.named)
         if pid in listing.without_device or pid in listing.absent or _is_service(listing.processes.get(pid))
     ]
-    unseen = [pid for pid in sorted(listing.named) if listing.processes and pid not in listing.processes and pid not in listing.holders]
+    unseen = [pid for pid in sorted(listing.named) if pid not in listing.processes and pid not in listing.holders]
     if not strangers and not unseen:
         return None
     pid = (strangers or unseen)[0]
@@ -94,7 +101,7 @@ def _judge(listing: Listing) -> Diagnosis:
 def _candidates(listing: Listing) -> list[int]:
     """Whoever holds or is said to hold a GPU; where nothing is said of GPUs, the training processes."""
     using = {pid for pid in listing.holders | listing.named if not _is_service(listing.processes.get(pid))}
-    if not using and not listing.holders:
+    if not using and not listing.holders and (listing.memory_used or not listing.nobody_named):
         using = {pid for pid, its in listing.processes.items() if its.command and _PYTHON.search(its.command) and not _is_service(its)}
     return sorted(using - listing.absent)
 
@@ -156,31 +163,36 @@ def _with_parent(listing: Listing, process: ListedProcess) -> tuple[str, str]:
 
 def _without_parent(listing: Listing, process: ListedProcess) -> tuple[str, str]:
     """PPID 1 alone proves nothing: whoever was started by nohup, setsid, a service or a container has it as well."""
-    lost = "has lost its parent (PPID 1)"
     state = process.state or ""
-    if state.startswith("D"):
-        return "orphan", f"{lost} and is in uninterruptible sleep (state D)"
-    if listing.namespaced:
-        return "unclear", f"{lost}, but in a container pid 1 may be its launcher"
-    if process.pid in listing.sessions or (process.terminal or "?").startswith(("pts", "tty")):
-        return "unclear", f"{lost}, but a session or service of its own is shown"
-    if "s" in state[1:] and len(listing.holders | listing.named) < _FEWEST_TO_BE_A_GROUP:
-        return "unclear", f"{lost}, but leads a session of its own: somebody may have put it there on purpose"
-    live = [
-        its for its in listing.processes.values() if its.command and _SESSION.search(its.command) and its.user == process.user and its.user
-    ]
-    if live and not listing.jobs:
-        return "unclear", f"{lost}, but its user has a session on this node ({live[0].command})"
-    busy = (
-        (listing.gpu_busy_percent or 0.0) >= _KEPT_BUSY_PERCENT
-        or (process.cpu_percent or 0.0) >= _BUSY_CPU_PERCENT
-        or state.startswith("R")
+    busy = (listing.gpu_busy_percent or 0.0) >= _KEPT_BUSY_PERCENT or (process.cpu_percent or 0.0) >= _BUSY_CPU_PERCENT
+    session = _session_of(listing, process)
+    holds = process.pid in listing.holders | listing.named or listing.memory_used
+    leads = "s" in state[1:] and len(listing.holders | listing.named) < _FEWEST_TO_BE_A_GROUP
+    # In order: the first that holds speaks.
+    rows = (
+        (state.startswith("D"), "orphan", " and is in uninterruptible sleep (state D)"),
+        (listing.namespaced, "unclear", ", but in a container pid 1 may be its launcher"),
+        (process.pid in listing.sessions, "owned", ", and belongs to a service or a session that is shown"),
+        (listing.progress, "owned", ", and gets on: what it writes is seconds old"),
+        ((process.terminal or "?").startswith(("pts", "tty")), "unclear", ", but has a terminal"),
+        (leads, "unclear", ", but leads a session of its own: somebody may have put it there on purpose"),
+        (session is not None, "unclear", f", but its user has a session on this node ({session})"),
+        (busy or state.startswith("R"), "unclear", ", but it works: a detached training looks the same"),
+        (holds, "orphan", " and holds a GPU without working"),
+        (True, "unclear", ", but whether it holds a GPU is not shown"),
     )
-    if busy:
-        return "unclear", f"{lost}, but it works: a detached training looks the same"
-    if process.pid in listing.holders or process.pid in listing.named or listing.memory_used:
-        return "orphan", f"{lost} and holds a GPU without working"
-    return "unclear", f"{lost}, but whether it holds a GPU is not shown"
+    return next((word, f"has lost its parent (PPID 1){why}") for applies, word, why in rows if applies)
+
+
+def _session_of(listing: Listing, process: ListedProcess) -> str | None:
+    """A session of the same user, where nothing ties the process to a job."""
+    if process.user is None or listing.jobs:
+        return None
+    return next((its.command for its in listing.processes.values() if its.user == process.user and _is_session(its)), None)
+
+
+def _is_session(process: ListedProcess) -> bool:
+    return process.command is not None and _SESSION.search(process.command) is not None
 
 
 _FEWEST_TO_BE_A_GROUP = 2
@@ -213,6 +225,10 @@ _LOOK = ("Look for open device files, also of threads: sudo fuser -v /dev/nvidia
 def _nobody(listing: Listing) -> Diagnosis:
     why = "GPU memory is used, and nobody is shown that holds it" if listing.memory_used else "no process that may hold a GPU is shown"
     services = [pid for pid in listing.holders | listing.named if _is_service(listing.processes.get(pid))]
+    if listing.nobody_named and not listing.memory_used and not listing.holders:
+        return Diagnosis(
+            verdict="not_orphan", cause="none", sentence="nobody holds a GPU: none is named by the driver, and no memory is used"
+        )
     if services and not listing.memory_used:
         return Diagnosis(verdict="not_orphan", cause="none", sentence=f"only services hold GPUs: process {services[0]}")
     return Diagnosis(verdict="undetermined", cause="unknown", sentence=why, suggested=_LOOK if listing.memory_used else ())

@@ -14,6 +14,7 @@ LOADER_NAME = "pt_data_worker"
 _NOT_TOLD = Missing("the text does not tell")
 _LOADER_ROLE = re.compile(r"worker|loader", re.IGNORECASE)
 _NO_STATE = "?"
+_MOST_THREADS = 4096
 # The old launcher passed each process its number.
 _RANK_ARGUMENT = re.compile(r"--(?:local[_-]?)?rank[= ](\d+)")
 
@@ -156,7 +157,7 @@ def _process(told: ToldProcess, *, is_child: bool) -> tuple[ProcessSample, Stack
         resident_bytes=0,
         io=_NOT_TOLD,
         open_files=_NOT_TOLD,
-        thread_names=(),
+        thread_names=("?",) * min(told.thread_count or 0, _MOST_THREADS),
     )
     if main is None:
         return sample, Missing(told.failure or "no stack of it is shown")

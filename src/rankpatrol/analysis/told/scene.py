@@ -121,7 +121,12 @@ class ToldScene(Scene):
             return wait.what.startswith("is starting (") and not wait.what.startswith("is starting (_")
         if wait.kind is WaitKind.BACKWARD:
             return process is None or process.state != "D"
-        return wait.kind in _FOR_THE_REST or self.polls(rank)
+        return wait.kind in _FOR_THE_REST or self.polls(rank) or self._waits_for_a_build(rank)
+
+    def _waits_for_a_build(self, rank: int) -> bool:
+        """True where a rank waits for another process of its node that compiles an extension: torch keeps a lock file for that."""
+        thread = self.thread(rank)
+        return thread is not None and any(frame.file.endswith("torch/utils/file_baton.py") for frame in thread.frames[:2])
 
     def _in_one_line(self, waiting: set[int]) -> set[int]:
         """Ranks of one program that stand in the very same line, most of them, while others are in a collective: a call below it waits.

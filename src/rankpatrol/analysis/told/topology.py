@@ -43,12 +43,12 @@ _WORDS = (
 
 
 class Sets(Record, frozen=True, kw_only=True):
-    """The CPUs a text tells of: near each GPU, allowed to the job, asked for, and given to processes."""
+    """The CPUs a text tells of: near each GPU, allowed to the job, asked for, and given to processes (with their GPU, where said)."""
 
     near: tuple[tuple[str, frozenset[int]], ...]
     allowed: frozenset[int] | None
     asked: tuple[frozenset[int], ...]
-    bound: tuple[tuple[str, frozenset[int]], ...]
+    bound: tuple[tuple[str, str | None, frozenset[int]], ...]
     refused: bool
 
 
@@ -69,14 +69,33 @@ def _sets(text: str, rows: tuple[GpuRow, ...]) -> Sets:
         near.append((f"GPU{which}" if which.isdigit() else "the GPU", _cpus(words) or frozenset()))
     allowed = [found for words in _ALLOWED.findall(text) if (found := _cpus(words)) is not None]
     asked = [found for words in _ASKED.findall(text) if (found := _asked("".join(words))) is not None]
-    bound = [(f"process {pid}", found) for pid, words in _BOUND.findall(text) if (found := _cpus(words)) is not None]
+    asked += _asked_nodes(text)
+    bound = tuple(its for line in text.splitlines() if (its := _bound(line)) is not None)
     return Sets(
         near=tuple(near),
         allowed=frozenset.intersection(*allowed) if allowed else None,
         asked=tuple(asked),
-        bound=tuple(bound),
-        refused=_REFUSED.search(text) is not None and "affinity" in text,
+        bound=bound,
+        refused=_REFUSED.search(text) is not None and any(word in text for word in ("affinity", "numactl", "taskset")),
     )
+
+
+def _bound(line: str) -> tuple[str, str | None, frozenset[int]] | None:
+    found = _BOUND.search(line)
+    cpus = _cpus(found[2]) if found else None
+    gpu = _GPU_OF.search(line)
+    return (f"process {found[1]}", f"GPU{gpu[1]}" if gpu else None, cpus) if found and cpus is not None else None
+
+
+def _asked_nodes(text: str) -> list[frozenset[int]]:
+    """The CPUs of the nodes that numactl is asked for, where `numactl -H` lists them."""
+    nodes = {number: parse_cpus(words) or frozenset() for number, words in _NODE_CPUS.findall(text)}
+    return [nodes[number] for number in _NODE_ASKED.findall(text) if number in nodes]
+
+
+_GPU_OF = re.compile(r"gpu ?(\d+)", re.IGNORECASE)
+_NODE_CPUS = re.compile(r"^node (\d+) cpus: ([\d ]+)$", re.MULTILINE)
+_NODE_ASKED = re.compile(r"--(?:cpunodebind|cpubind)[= ](\d+)")
 
 
 def _cpus(words: str) -> frozenset[int] | None:
@@ -116,9 +135,10 @@ def _outside(sets: Sets) -> Diagnosis | None:
                 )
         if near and not near & sets.allowed:
             return _misbound(f"this process may use CPUs {say_cpus(sets.allowed)}, and none of them is near a GPU ({say_cpus(near)})")
-    for who, cpus in sets.bound:
-        if near and cpus and not cpus & near:
-            return _misbound(f"{who} runs on CPUs {say_cpus(cpus)}, and the GPUs are near {say_cpus(near)}")
+    for who, gpu, cpus in sets.bound:
+        its = frozenset().union(*(here for name, here in sets.near if gpu in {None, name})) if near else None
+        if its and cpus and not cpus & its:
+            return _misbound(f"{who} runs on CPUs {say_cpus(cpus)}, and {gpu or 'the GPUs'} near {say_cpus(its)}")
         if sets.allowed is not None and not cpus <= sets.allowed:
             return _misbound(f"{who} is bound to CPUs {say_cpus(cpus - sets.allowed)} outside of {say_cpus(sets.allowed)}")
     if sets.refused and sets.allowed is not None:
