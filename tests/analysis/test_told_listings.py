@@ -7,6 +7,7 @@ import pytest
 import recorded_stacks
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from listing_texts import LISTINGS
 
 import stack_texts
 from rankpatrol.analysis.told.listings import diagnose_listing
@@ -169,6 +170,24 @@ GB = 1 << 30
 )
 def test_checkpoints_are_whole_incomplete_or_corrupt(text, expected):
     assert answer(text) == expected
+
+
+@pytest.mark.parametrize("name", LISTINGS)
+def test_what_people_paste_is_read_in_its_own_words(name):
+    text, expected = LISTINGS[name]
+    assert answer(text) == expected
+
+
+@pytest.mark.parametrize("name", LISTINGS)
+def test_a_listing_cut_short_names_no_other_fault(name):
+    text, _ = LISTINGS[name]
+    found = diagnose_listing(text[: len(text) // 2])
+    assert found is None or found.culprit_ranks is None
+
+
+def test_a_query_for_one_job_does_not_speak_of_others():
+    text = ps("  501   400 S    ?        u1   python train.py") + "fd 501: /dev/nvidia0\nsqueue -j 8801: (empty)\n"
+    assert answer(text) == ("undetermined", "unknown")
 
 
 SPIN = "index, utilization.gpu [%], power.draw [W], power.limit [W]\n0, 100 %, 118.0 W, 700.0 W\n1, 100 %, 121.0 W, 700.0 W\n"

@@ -27,6 +27,7 @@ class Listing(Record, frozen=True, kw_only=True):
     jobs: dict[int, str]
     live_jobs: frozenset[str] | None
     ended_jobs: frozenset[str]
+    users_without_jobs: frozenset[str]
     scheduler_failed: bool
     namespaced: bool
     absent: frozenset[int]
@@ -66,7 +67,8 @@ _PMON = re.compile(r"^\s+\d+\s+(\d+)\s+[CGM]\s+(?:\d+|-)\s+(?:\d+|-)\s")
 _USED = re.compile(r"(\d+)\s*MiB\s*/\s*(\d+)\s*MiB")
 _UTIL = re.compile(r"\|\s+(\d{1,3})%\s+\S|\|\s*(\d{1,3})\s?%\s*\||utilization\S*\s*[:=]?\s*(\d{1,3})\s*%", re.IGNORECASE)
 _JOB = re.compile(
-    r"(?:SLURM_JOB_?ID[= ]|job[_=](?:id=)?|slurm-)(\d+)|(?:pod|kubepods\S*/pod)([0-9a-f][\w-]{6,})|docker[/-]([0-9a-f]{12})", re.IGNORECASE
+    r"(?:SLURM_JOB_?ID[= ]|job[_=](?:id=)?|slurm-)(\d+)|(?:pod|kubepods\S*/pod)([0-9a-f][\w-]{6,})|docker[/-]([0-9a-f]{12})",
+    re.IGNORECASE,
 )
 _OF_PID = re.compile(r"^\s*(?:env|environ|cgroup|/proc/|cat /proc/)\s*(\d+)")
 _SQUEUE = re.compile(r"^\s*(?:\$ ?)?squeue\b([^:\n]*):?\s*(.*)$")
@@ -78,6 +80,7 @@ _RUNNING = re.compile(r"(?:JobId=|^\s*)(\d{2,})\b.*\b(?:RUNNING|COMPLETING)\b|Jo
 _FAILED = re.compile(
     r"(?:squeue|slurm_load_jobs)\S* ?error: (?!Invalid job)|Unable to contact slurm|Connection refused|timed out", re.IGNORECASE
 )
+_GONE = re.compile(r"Invalid job id|COMPLETED|CANCELLED|FAILED|TIMEOUT")
 _NAMESPACE = re.compile(r"pid:\[(\d+)\]")
 _INITIAL_NAMESPACE = "4026531836"
 _CONTAINER = re.compile(
@@ -90,6 +93,8 @@ _KILLED = re.compile(r"kill(?:ed)? (?:-9|-KILL|-s KILL)[^\n]*?(\d{2,})|SIGKILL[^
 _PROGRESS = re.compile(
     r"(?:mtime|modified|last (?:line|write|log))\D{0,16}\d{1,2} ?s(?:ec\w*)? ago|log \S* ?(?:grows|is growing)", re.IGNORECASE
 )
+# docker ps: whether the container of a cgroup still runs.
+_CONTAINER_STATE = re.compile(r"\b([0-9a-f]{12})[0-9a-f]*\b.*\b(Up|Exited|Dead|Removal)\b")
 _LONGEST = 2000
 
 
@@ -112,6 +117,7 @@ class _Reader:
         self.jobs: dict[int, str] = {}
         self.live: set[str] | None = None
         self.ended: set[str] = set()
+        self.without_jobs: set[str] = set()
         self.failed = False
         self.csv = False
         self.busy: list[float] = []
@@ -215,12 +221,19 @@ class _Reader:
         return False
 
     def _queue(self, options: str, answer: str) -> None:
+        """A query for one job or one user speaks of that job or user alone."""
         if _FAILED.search(answer):
             self.failed = True
-        elif "Invalid job id" in answer or "COMPLETED" in answer or "CANCELLED" in answer:
-            self.ended.update(re.findall(r"\b(\d{2,})\b", options))
-        else:
-            self.live = (self.live or set()) | set(re.findall(r"\b(\d{2,})\b", answer))
+            return
+        asked = set(re.findall(r"-j\w*[= ]?(\d+)", options))
+        running = set(re.findall(r"\b(\d{2,})\b", answer)) if not _GONE.search(answer) else set()
+        if asked:
+            self.ended |= asked - running
+        user = re.search(r"-u\w*[= ]?(\w+)", options)
+        if running or not (asked or user):
+            self.live = (self.live or set()) | running
+        elif user:
+            self.without_jobs.add(user[1])
 
     def _of_one(self, pid: int, words: str) -> None:
         if _ABSENT.search(words):
@@ -252,6 +265,7 @@ class _Reader:
             jobs=self.jobs,
             live_jobs=frozenset(self.live) if self.live is not None else None,
             ended_jobs=frozenset(self.ended),
+            users_without_jobs=frozenset(self.without_jobs),
             scheduler_failed=self.failed,
             namespaced=bool(spaces - {_INITIAL_NAMESPACE}) or _CONTAINER.search(text) is not None,
             absent=frozenset(self.sets["absent"]),

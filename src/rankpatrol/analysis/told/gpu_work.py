@@ -17,7 +17,7 @@ _LAGGING = re.compile(r"(\d+) ranks? ha(?:s|ve) launched up to operation (\d+)",
 _RAS_RANK = re.compile(r"^\s*Rank (\d+) -- GPU", re.IGNORECASE)
 _RAS = re.compile(r"ncclras|Communicators\.\.\.|\bRAS\b|# in group|launched up to operation", re.IGNORECASE)
 _LOST = re.compile(r"GPU is lost|Unable to determine the device handle|has fallen off the bus|No devices were found|ERR!", re.IGNORECASE)
-_FROZEN = re.compile(r"identical|unchanged|same counts?|no change|not moved|frozen|later: the same", re.IGNORECASE)
+_FROZEN = re.compile(r"identical|unchanged|same counts?|no change|not moved|frozen|later: (?:the )?same", re.IGNORECASE)
 _XID = re.compile(r"NVRM: Xid \([^)]*\):? ?(\d+)")
 _XIDS = {
     **dict.fromkeys((79, 119, 120, 62, 109, 110, 143), "gpu_lost"),

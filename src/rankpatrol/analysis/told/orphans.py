@@ -117,8 +117,10 @@ def _word(listing: Listing, pid: int) -> tuple[str, str]:
         return "unclear", "cannot be judged: the scheduler gave no answer"
     if ended:
         return "orphan", f"belongs to job {job}, which the scheduler does not run any more"
-    if job is None and listing.live_jobs is not None and not listing.live_jobs and (listing.holders | listing.named):
-        return "orphan", "holds a GPU, and the scheduler runs no job here"
+    nothing_runs = listing.live_jobs is not None and not listing.live_jobs
+    idle_user = process is not None and process.user in listing.users_without_jobs
+    if job is None and (nothing_runs or idle_user) and pid in listing.holders | listing.named:
+        return "orphan", "holds a GPU, and the scheduler runs no job that could own it"
     if process is None:
         return "unclear", "is not in the list of processes"
     return _by_state(listing, process) or _by_family(listing, process)
