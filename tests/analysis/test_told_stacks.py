@@ -172,6 +172,28 @@ def test_a_thread_that_keeps_the_interpreter_is_named():
     assert answer(text) == ("hang", "gil_held", (3,))
 
 
+def test_a_collective_in_a_hook_of_backward_is_seen_in_autograds_own_thread():
+    hook = (
+        "Thread 4079 (active)\n    all_gather_into_tensor (torch/distributed/distributed_c10d.py:2709)\n"
+        "    fetch_sub_module (deepspeed/runtime/zero/parameter_offload.py:300)\n"
+    )
+    peers = "".join(stack_texts.pyspy([P(rank, 100 + rank, scenes.BACKWARD)]) + hook for rank in range(3))
+    text = peers + "\n" + stack_texts.pyspy([P(3, 103, scenes.LOCKED_FILE)])
+    found = diagnose_stacks(text)
+    assert (found.cause, found.culprit_ranks) == ("unknown", (3,))
+    assert "all_gather_into_tensor" in found.sentence
+
+
+def test_a_hook_of_the_users_own_is_not_backward():
+    hook = "Thread 4079 (idle)\n    sleep (time)\n    my_hook (train.py:9)\n"
+    text = (
+        stack_texts.pyspy([P(0, 100, scenes.BACKWARD)])
+        + hook
+        + stack_texts.pyspy([P(rank, 100 + rank, scenes.BACKWARD) for rank in (1, 2)])
+    )
+    assert diagnose_stacks(text).culprit_ranks == (0,)
+
+
 def test_an_idle_loader_process_alone_says_nothing():
     assert told([scenes.child(0, scenes.IDLE_WORKER)])[0] == "undetermined"
 

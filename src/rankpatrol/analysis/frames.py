@@ -129,7 +129,16 @@ ROWS = (
 
 # Frames between a wait and its meaning that carry none themselves.
 _PLUMBING = ("torch/distributed/c10d_logger.py", "torch/utils/_contextlib.py")
-_LIBRARY = ("/rankpatrol/launch/probe/", "/site-packages/", "/dist-packages/", "/lib/python3", "<frozen ", "<string>")
+_LIBRARY = (
+    "/rankpatrol/launch/probe/",
+    "/site-packages/",
+    "/dist-packages/",
+    "/lib/python3",
+    "/lib64/python3",
+    "/python2.7/",
+    "<frozen ",
+    "<string>",
+)
 
 
 def plain_name(frame: Frame) -> str:

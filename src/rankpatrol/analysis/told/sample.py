@@ -4,9 +4,11 @@ import re
 
 import msgspec
 
+from rankpatrol.analysis.frames import meaning, plain_name
+from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.natives import native_call
 from rankpatrol.core.records import Missing, ProcessId, Record
-from rankpatrol.core.snapshot import ProcessSample, RankSample, Snapshot, Stack, SystemCall, ThreadStack
+from rankpatrol.core.snapshot import Frame, ProcessSample, RankSample, Snapshot, Stack, SystemCall, ThreadStack
 from rankpatrol.formats.stack_marks import ToldProcess
 from rankpatrol.formats.stack_text import ToldStacks
 
@@ -162,13 +164,33 @@ def _process(told: ToldProcess, *, is_child: bool) -> tuple[ProcessSample, Stack
     if main is None:
         return sample, Missing(told.failure or "no stack of it is shown")
     renamed = tuple(
-        msgspec.structs.replace(thread, name="MainThread" if at == index else _other_name(thread.name)) for at, thread in enumerate(threads)
+        msgspec.structs.replace(thread, name="MainThread", frames=_with_hooks(threads, main))
+        if thread is main
+        else msgspec.structs.replace(thread, name=_other_name(thread.name))
+        for thread in threads
     )
     return sample, Stack(pid, renamed)
 
 
 def _pid(told: ToldProcess, index: int | None) -> int:
     return told.header.pid or (told.threads[index].thread_id if index is not None else None) or 0
+
+
+def _with_hooks(threads: tuple[ThreadStack, ...], main: ThreadStack) -> tuple[Frame, ...]:
+    """The main thread's frames, with those of the thread that backward runs hooks in below them.
+
+    On a GPU autograd has a thread of its own for each device: hooks, and the collectives in them, are seen there and not in `backward`.
+    """
+    known = meaning(main)
+    if known is None or known[0] is not WaitKind.BACKWARD:
+        return main.frames
+    engine = next((each for each in threads if each is not main and each.frames and not _has_own_start(each)), None)
+    return main.frames if engine is None else (*engine.frames, *main.frames)
+
+
+def _has_own_start(thread: ThreadStack) -> bool:
+    """True for a thread that Python started: autograd's own has no such frames."""
+    return plain_name(thread.frames[-1]) in {"_bootstrap", "_bootstrap_inner"}
 
 
 def _other_name(name: str | None) -> str | None:

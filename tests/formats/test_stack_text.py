@@ -1,0 +1,98 @@
+"""Stacks in the words of every tool, with whose they are."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import stack_texts
+from rankpatrol.formats.stack_text import looks_like_stacks, parse_stacks
+from stack_texts import F, P
+
+TOLD = Path(__file__).parents[1] / "data" / "told"
+FRAMES = (F("all_reduce", "torch/distributed/distributed_c10d.py", 2810), F("step", "train.py", 40), F("<module>", "train.py", 9))
+
+
+@pytest.mark.parametrize("tool", stack_texts.ALL, ids=lambda tool: tool.__name__)
+def test_frames_come_out_innermost_first_whoever_printed_them(tool):
+    (process,) = parse_stacks(tool([P(3, 4103, FRAMES)])).processes
+    (thread,) = [thread for thread in process.threads if thread.frames]
+    assert (process.header.rank, process.header.pid) == (3, 4103)
+    assert [(frame.name, frame.line) for frame in thread.frames] == [("all_reduce", 2810), ("step", 40), ("<module>", 9)]
+    assert thread.frames[0].file.endswith("/site-packages/torch/distributed/distributed_c10d.py")
+
+
+def test_real_output_of_each_tool_shows_the_same_loader_wait():
+    for name in ("pyspy", "pystack_native", "pystack_native-all"):
+        (process,) = parse_stacks((TOLD / f"loader_{name}.txt").read_text()).processes
+        mains = [thread for thread in process.threads if thread.thread_id == 27116]
+        assert "_try_get_data" in mains[0].frames[5].name
+
+
+def test_gdb_shows_how_long_a_poll_waits():
+    (process,) = parse_stacks((TOLD / "loader_gdb.txt").read_text()).processes
+    assert [thread.native[0] for thread in process.threads if thread.thread_id == 27116] == ["poll 1 5000"]
+
+
+def test_subprocesses_stand_below_their_parent():
+    parent, *children = parse_stacks((TOLD / "loader_pyspy_subprocesses.txt").read_text()).processes
+    assert parent.header.pid == 27116
+    assert [child.header.parent_pid for child in children] == [27116, 27116]
+
+
+def test_native_frames_are_kept_apart():
+    (process,) = parse_stacks((TOLD / "loader_process_native.txt").read_text()).processes
+    main = process.threads[0]
+    assert main.native[0] == "open64"
+    assert all(not frame.file.endswith(".so.6") for frame in main.frames)
+
+
+@pytest.mark.parametrize(
+    ("line", "rank"),
+    [
+        ("Rank 3:", 3),
+        ("=== rank 3 (pid 77) ===", 3),
+        ("--- RANK 3 / node n1 ---", 3),
+        ("==> stacks/rank_3.txt <==", 3),
+        ("## rank=3 node=a pid=77", 3),
+        ("[rank 3] pid 77", 3),
+        ("## local_rank=1 rank=3 pid=77", 3),
+    ],
+)
+def test_observers_mark_ranks_in_many_ways(line, rank):
+    body = 'Thread 77 (idle): "MainThread"\n    f (a.py:1)\n    g (b.py:2)\n'
+    (process,) = parse_stacks(f"{line}\n{body}").processes
+    assert process.header.rank == rank
+
+
+def test_a_measurement_is_no_header():
+    text = 'Thread 77 (idle): "MainThread"\n    f (a.py:1)\n    g (b.py:2)\n## cpu rank=0 utime_delta_10s=0.2\n'
+    parsed = parse_stacks(text)
+    assert [process.header.rank for process in parsed.processes] == [None]
+    assert "## cpu rank=0 utime_delta_10s=0.2" in parsed.context
+
+
+def test_a_state_told_later_finds_its_process():
+    text = stack_texts.pyspy([P(0, 70, FRAMES), P(1, 71, FRAMES)]) + "/proc/70/stat: D  wchan: nfs_wait_bit_killable\n"
+    first, second = parse_stacks(text).processes
+    assert (first.state, first.wait_channel) == ("D", "nfs_wait_bit_killable")
+    assert (second.state, second.wait_channel) == (None, None)
+
+
+def test_lldb_and_eu_stack_are_read():
+    lldb = "thread #1, name = 'python'\n    frame #0: 0x00007f libc.so.6`poll + 29\n    frame #1: 0x00007f libnccl.so.2`ncclGroupEnd + 3\n"
+    assert parse_stacks(lldb).processes[0].threads[0].native == ("poll", "ncclGroupEnd")
+    eu_stack = "PID 70 - process\nTID 70:\n#0  0x00007f1 poll\n#1  0x00007f2 c10d::TCPStore::wait\n"
+    assert parse_stacks(eu_stack).processes[0].threads[0].native == ("poll", "c10d::TCPStore::wait")
+
+
+@pytest.mark.parametrize("text", ["", "hello", "step 1 loss 2.0\n" * 20, '{"a": 1}', "[]", "[1, 2]\n", "Thread safety matters\n"])
+def test_other_texts_are_no_stacks(text):
+    assert not looks_like_stacks(text)
+
+
+@given(st.text(max_size=300))
+def test_nothing_raises(text):
+    parse_stacks(text)
+    parse_stacks(f'[{{"pid": 1, "frames": [{{"name": "f"}}]}}]\n{text}')
