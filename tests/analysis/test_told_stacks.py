@@ -209,6 +209,34 @@ def test_a_fatal_error_is_a_crash():
     assert answer(text) == ("crash", "sigsegv", (9,))
 
 
+def test_an_abort_blames_nobody():
+    text = "## rank=9 pid=77\nFatal Python error: Aborted\n\n" + stack_texts.faulthandler([P(9, 77, scenes.ALL_REDUCE)]).split("\n", 1)[1]
+    assert answer(text) == ("crash", "sigabrt", None)
+
+
+def test_a_handle_that_is_waited_for_in_c_is_no_guilt():
+    waits = (F("sync_gradients", "train.py", 33), *scenes.STEP)
+    assert told(scenes.ranks(4, 2, waits, idle=True))[2] is None
+
+
+def test_a_long_phase_has_no_steps_and_is_no_stall():
+    processes = scenes.ranks(4, 0, scenes.EVALUATES, scenes.BARRIER)
+    assert told(processes, after="-- 40 min without a step --\n") == ("benign_wait", "rank0_eval", (0,))
+    assert told(processes, after="-- 40 min later: identical stacks --\n") == ("hang", "unknown", (0,))
+
+
+def test_counts_that_grow_are_work_and_a_count_of_attempts_is_not():
+    processes = scenes.ranks(4, 0, scenes.LOCKED_FILE, scenes.BARRIER)
+    assert told(processes, after="files written: 120 -> 164\n")[0] == "benign_wait"
+    assert told(processes, after="attempt: 1 -> 2\n") == ("hang", "unknown", (0,))
+
+
+def test_ranks_that_are_left_out_are_a_doubt():
+    found = diagnose_stacks(stack_texts.pyspy([P(0, 70, scenes.ALL_REDUCE), P(6, 76, scenes.DATA)]))
+    assert found.culprit_ranks == (6,)
+    assert "stacks of 2 of at least 7 ranks are shown" in found.reasons_against
+
+
 def test_a_traceback_at_the_end_of_a_log_is_no_stack():
     log = "step 10 loss 2.1\nTraceback (most recent call last):\n" + '  File "/home/u/train.py", line 3, in main\n    x()\nValueError: no\n'
     assert diagnose_stacks(log) is None

@@ -199,6 +199,11 @@ class _Reader:
             self._header(header)
             self._fact(line)
             return True
+        if line.lstrip().startswith("Fatal Python error"):
+            if self.at.threads:
+                self._open(Header())
+            self.at.failure = line.strip()
+            return True
         if self._fact(line):
             return False
         if (found := _FAILURE.match(line)) and not self.at.threads and self.at.header != Header():

@@ -154,7 +154,7 @@ def phase(scene: Scene, rank: int) -> Cause | None:
     """A rank in a phase that takes long by nature, and in no lock: a single look cannot show that it gets on, nor that it does not."""
     here = _scene(scene)
     wait, thread = here.waits[rank], here.thread(rank)
-    if thread is None or not thread.frames or here.stands_still() or wait.kind in _STUCK:
+    if thread is None or not thread.frames or here.shows_no_change() or wait.kind in _STUCK:
         return None
     named = phase_cause(thread)
     saves = here.is_inside(rank, WaitKind.CHECKPOINT) and named != "model_load"

@@ -114,7 +114,7 @@ def _one_place(scene: ToldScene, place: Place) -> Diagnosis | None:
 def _nobody_makes_it(scene: ToldScene, place: Place, still: str) -> Diagnosis:
     return Diagnosis(
         verdict="hang",
-        cause="unknown",
+        cause="rendezvous_failed" if place.kind in {WaitKind.START, WaitKind.STORE} else "unknown",
         victim_ranks=scene.victims,
         sentence=f"{say_ranks(scene.victims)} all wait in {place.say()} for something that none of them makes",
         reasons_for=(_crowd(scene), still),

@@ -7,10 +7,14 @@ from rankpatrol.core.records import Record
 
 
 class Measured(Record, frozen=True, kw_only=True):
-    """`moved`: what got on, by rank (None: whose is not said). `still`: the text says that nothing did. `power_w` by rank."""
+    """`moved`: what got on, by rank (None: whose is not said). `still`: lines that say that nothing did; `no_step`: that no step was made.
+
+    `power_w` is by rank.
+    """
 
     moved: tuple[tuple[int | None, str], ...] = ()
     still: tuple[str, ...] = ()
+    no_step: tuple[str, ...] = ()
     power_w: dict[int, float]
     gpu_busy: bool | None = None
 
@@ -26,7 +30,14 @@ _POWER_LINE = re.compile(r"power", re.IGNORECASE)
 _POWER_OF = re.compile(r"power(?:[._]\w+)?[=: ]+(\d+(?:\.\d+)?)", re.IGNORECASE)
 _STILL = re.compile(
     r"\b(identical|unchanged|no change|not (?:moved|changed|advanced)|same (?:stack|frames?|counts?|line)"
-    r"|(?:no|without)(?: an?| any| new)? (?:step|progress|output|log)|stuck (?:for|since)|hung (?:for|since)|no log (?:line|output))\b",
+    r"|(?:no|without)(?: an?| any| new)? progress|stuck (?:for|since)|hung (?:for|since))\b",
+    re.IGNORECASE,
+)
+# A long phase has no steps either: this tells of a stall only where no such phase is seen.
+_NO_STEP = re.compile(r"\b(?:no|without)(?: an?| any| new)? (?:optimizer )?steps?\b", re.IGNORECASE)
+# Numbers that count work; a changed setting, or a count of attempts, does not.
+_COUNTS = re.compile(
+    r"bar|bytes|size|\bdu\b|steps?\b|progress|samples|examples|read|writ|rows|files|rchar|wchar|eta|it/s|%|\d/\d|[KMGT]i?B\b",
     re.IGNORECASE,
 )
 _BUSY = re.compile(r"util\w*[^0-9\n]{0,12}(9\d|100)\b|(?<!\d)(9\d|100) ?%", re.IGNORECASE)
@@ -45,9 +56,11 @@ def measure(context: tuple[str, ...]) -> Measured:
         rank = int(found[1]) if (found := _RANK.search(line)) else None
         moved += [(rank, what) for what in _moved(line)]
         power |= _power(line, rank)
-    still = tuple(line.strip(" -#") for line in context if len(line) <= _LONGEST and _STILL.search(line))
+    short = [line.strip(" -#") for line in context if len(line) <= _LONGEST]
+    still = tuple(line for line in short if _STILL.search(line) or _same_numbers(line))
+    no_step = tuple(line for line in short if _NO_STEP.search(line))
     busy = any(_BUSY.search(line) for line in context if "util" in line.lower() or "gpu" in line.lower())
-    return Measured(moved=tuple(moved), still=still, power_w=power, gpu_busy=busy or None)
+    return Measured(moved=tuple(moved), still=still, no_step=no_step, power_w=power, gpu_busy=busy or None)
 
 
 def draws_full_power(measured: Measured, rank: int) -> str | None:
@@ -59,9 +72,14 @@ def draws_full_power(measured: Measured, rank: int) -> str | None:
     return f"its GPU draws {own:g} W, the others' {median(others):g} W"
 
 
+def _same_numbers(line: str) -> bool:
+    pairs = _PAIR.findall(line) if _COUNTS.search(line) else []
+    return bool(pairs) and all(before == after for before, _, after, _ in pairs)
+
+
 def _moved(line: str) -> list[str]:
     found: list[str] = []
-    for before, _, after, _ in _PAIR.findall(line):
+    for before, _, after, _ in _PAIR.findall(line) if _COUNTS.search(line) else ():
         old, new = (float(number.replace(",", "").replace("_", "")) for number in (before, after))
         if new > old:
             found.append(f"went from {before} to {after} ({line.strip(' -#')[:60]})")

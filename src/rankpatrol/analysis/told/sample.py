@@ -24,12 +24,14 @@ _RANK_ARGUMENT = re.compile(r"--(?:local[_-]?)?rank[= ](\d+)")
 class Told(Record, frozen=True, kw_only=True):
     """The snapshots of a text, oldest first. `numbered`: the text names ranks; otherwise processes are counted in its order.
 
-    `cut_pid` is the process in whose stack the text ends, where its innermost frames may be missing.
+    `cut_pid` is the process in whose stack the text ends, where its innermost frames may be missing. `fatal` holds what a fault handler
+    wrote on the way out, with its rank.
     """
 
     history: tuple[Snapshot, ...]
     numbered: bool
     cut_pid: int | None
+    fatal: tuple[tuple[int | None, str], ...]
     context: tuple[str, ...]
 
 
@@ -50,7 +52,10 @@ def snapshots(told: ToldStacks) -> Told | None:
     depth = max(len(member.looks) for member in members)
     history = tuple(_snapshot(members, depth, look) for look in range(depth))
     cut_pid = _pid(told.processes[-1], _main_index(told.processes[-1])) if told.cut else None
-    return Told(history=history, numbered=numbered, cut_pid=cut_pid, context=told.context)
+    fatal = tuple(
+        (process.header.rank, process.failure) for process in told.processes if process.failure and process.failure.startswith("Fatal")
+    )
+    return Told(history=history, numbered=numbered, cut_pid=cut_pid, fatal=fatal, context=told.context)
 
 
 def is_loader(process: ToldProcess) -> bool:

@@ -6,7 +6,7 @@ from functools import cached_property
 import msgspec
 
 from rankpatrol.analysis.causes.storage import waits_for_storage
-from rankpatrol.analysis.frames import is_users, plain_name, say_frame
+from rankpatrol.analysis.frames import is_users, meaning, plain_name, say_frame
 from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.natives import extension_function
 from rankpatrol.analysis.scene import Scene
@@ -19,6 +19,7 @@ from rankpatrol.core.snapshot import Frame, ProcessSample, ThreadStack
 # Waits that are for the peers where any rank is elsewhere: the start and the end are common, and so is a file that one rank makes.
 _FOR_THE_REST = frozenset({WaitKind.BACKWARD, WaitKind.STORE, WaitKind.TEARDOWN})
 _POLLS = frozenset({"wait", "poll", "until", "sync", "barrier", "ready", "done", "exists"})
+_MEETING_WORDS = frozenset({"wait", "sync", "synchronize", "reduce", "allreduce", "gather", "allgather", "barrier", "broadcast", "scatter"})
 _SLEEPS = frozenset({"sleep", "_sleep"})
 _SPMD_SHARE = 0.5
 _SILENT = "sleeps in a place the kernel hides"
@@ -77,6 +78,10 @@ class ToldScene(Scene):
 
     def stands_still(self) -> str | None:
         """The line or the looks that say that nothing moves, or None."""
+        return self.shows_no_change() or (self.measured.no_step[0] if self.measured.no_step else None)
+
+    def shows_no_change(self) -> str | None:
+        """The same, where it holds in a long phase as well: not by a lack of steps alone."""
         if self.measured.still:
             return self.measured.still[0]
         same = len(self.history) > 1 and all(not self._changed(rank) for rank in self.samples)
@@ -117,11 +122,24 @@ class ToldScene(Scene):
     def _waits_for_the_rest(self, rank: int) -> bool:
         wait = self.waits[rank]
         process = self.process_of(rank)
-        if wait.kind is WaitKind.START and wait.frame is not None:
-            return wait.what.startswith("is starting (") and not wait.what.startswith("is starting (_")
+        if wait.kind is WaitKind.START:
+            return self._is_at_rendezvous(rank)
         if wait.kind is WaitKind.BACKWARD:
             return process is None or process.state != "D"
-        return wait.kind in _FOR_THE_REST or self.polls(rank) or self._waits_for_a_build(rank)
+        if wait.kind in _FOR_THE_REST or self.polls(rank) or self._waits_for_a_build(rank):
+            return True
+        return wait.kind in {WaitKind.UNKNOWN, WaitKind.COMPUTE} and self._may_wait_for_a_handle(rank)
+
+    def _is_at_rendezvous(self, rank: int) -> bool:
+        """True where a rank meets the others to form a group, and does not only import."""
+        known = meaning(thread) if (thread := self.thread(rank)) is not None else None
+        return known is not None and "torch/distributed/" in known[1].file
+
+    def _may_wait_for_a_handle(self, rank: int) -> bool:
+        """True where the innermost function is named after a meeting: the handle of a collective is waited for in C, without a frame."""
+        thread = self.thread(rank)
+        leaf = thread.frames[0] if thread is not None and thread.frames else None
+        return leaf is not None and "/lib/python3" not in leaf.file and bool(_MEETING_WORDS & set(plain_name(leaf).lower().split("_")))
 
     def _waits_for_a_build(self, rank: int) -> bool:
         """True where a rank waits for another process of its node that compiles an extension: torch keeps a lock file for that."""

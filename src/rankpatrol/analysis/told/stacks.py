@@ -15,7 +15,6 @@ from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.formats.stack_text import read_stacks
 
 _FATAL = re.compile(r"Fatal Python error: (\w[\w ]*)")
-_FATAL_CAUSES = {"Segmentation fault": "sigsegv", "Aborted": "sigabrt", "Bus error": "data_worker_killed_shm"}
 
 
 def diagnose_stacks(text: str) -> Diagnosis | None:
@@ -26,7 +25,16 @@ def diagnose_stacks(text: str) -> Diagnosis | None:
         return None
     scene = ToldScene(told)
     found = _fatal(scene) or _answer(scene)
-    return found if told.numbered else _unnumbered(found, scene)
+    return _with_gaps(found, scene) if told.numbered else _unnumbered(found, scene)
+
+
+def _with_gaps(found: Diagnosis, scene: ToldScene) -> Diagnosis:
+    """The same with a word of doubt where numbers are left out: the text may show a selection of ranks."""
+    least = max(scene.samples) + 1
+    if least == len(scene.samples):
+        return found
+    note = f"stacks of {len(scene.samples)} of at least {least} ranks are shown"
+    return msgspec.structs.replace(found, reasons_against=(*found.reasons_against, note))
 
 
 def _answer(scene: ToldScene) -> Diagnosis:
@@ -90,20 +98,38 @@ def _for_all(causes: list[Cause]) -> str:
 
 
 def _fatal(scene: ToldScene) -> Diagnosis | None:
-    """What a fault handler wrote on the way out: that process is dead."""
-    for line in scene.told.context:
-        found = _FATAL.search(line)
-        word = next((cause for name, cause in _FATAL_CAUSES.items() if found and found[1].startswith(name)), None)
-        if word is not None:
-            ranks = tuple(scene.samples)
-            return Diagnosis(
-                verdict="crash",
-                cause=word,
-                culprit_ranks=ranks if len(ranks) == 1 and scene.told.numbered else None,
-                sentence=f"a process died: {line.strip()}",
-                reasons_for=(line.strip(),),
-            )
+    """What a fault handler wrote on the way out: that process is dead.
+
+    An abort names nobody: torch's watchdog aborts whoever has waited too long, and the stacks of several ranks say more than that.
+    """
+    dead = [(rank, found[1], line) for rank, line in scene.told.fatal if (found := _FATAL.search(line))]
+    faults = [(rank, cause, line) for rank, word, line in dead if (cause := _fault(word, scene)) is not None]
+    if not faults:
+        return _aborted(scene) if dead and len(scene.samples) == 1 else None
+    ranks = {rank for rank, _, _ in faults if rank is not None}
+    return Diagnosis(
+        verdict="crash",
+        cause=faults[0][1],
+        culprit_ranks=tuple(ranks) if len(faults) == 1 and ranks else None,
+        sentence=f"{'a process' if not ranks else say_ranks(tuple(ranks))} died: {faults[0][2]}",
+        reasons_for=tuple(line for _, _, line in faults),
+    )
+
+
+def _fault(word: str, scene: ToldScene) -> str | None:
+    if word.startswith("Segmentation fault"):
+        return "sigsegv"
+    if word.startswith("Bus error"):
+        loaders = any(child for sample in scene.samples.values() for child in sample.descendants)
+        return "data_worker_killed_shm" if loaders else "unknown"
     return None
+
+
+def _aborted(scene: ToldScene) -> Diagnosis:
+    line = scene.told.fatal[0][1]
+    return Diagnosis(
+        verdict="crash", cause="sigabrt", sentence=f"a process died: {line}; who made it abort is not shown", reasons_for=(line,)
+    )
 
 
 def _unnumbered(found: Diagnosis, scene: ToldScene) -> Diagnosis:
