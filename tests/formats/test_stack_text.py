@@ -66,6 +66,22 @@ def test_observers_mark_ranks_in_many_ways(line, rank):
     assert process.header.rank == rank
 
 
+@pytest.mark.parametrize("line", ["cat /proc/77/stack", "/proc/77/stack:", "$ sudo py-spy dump --pid 77", "$ gdb -p 77 --batch -ex bt"])
+def test_the_command_that_took_a_stack_names_its_process(line):
+    (process,) = parse_stacks(f"{line}\n[<0>] futex_wait+0x1/0x2\n[<0>] do_futex+0x1/0x2\n").processes
+    assert process.header.pid == 77
+
+
+def test_local_variables_are_no_frames():
+    text = 'Thread 77 (idle): "MainThread"\n    f (a.py:1)\n        Arguments:\n            x: fn (b.py:2)\n    g (b.py:2)\n'
+    assert [frame.name for frame in parse_stacks(text).processes[0].threads[0].frames] == ["f", "g"]
+
+
+def test_a_long_log_is_not_read_whole():
+    log = ("step 10 loss 2.1 File x Thread y\n" * 200_000) + '  File "a.py", line 1, in f\n'
+    assert not looks_like_stacks(log)
+
+
 def test_a_measurement_is_no_header():
     text = 'Thread 77 (idle): "MainThread"\n    f (a.py:1)\n    g (b.py:2)\n## cpu rank=0 utime_delta_10s=0.2\n'
     parsed = parse_stacks(text)

@@ -121,7 +121,7 @@ def _named_thread(found: re.Match[str]) -> ThreadLine:
     return ThreadLine(newest_first=False, name=found[1])
 
 
-_LONGEST = 2000
+_LONGEST = 1000
 _HEX_OR_NUMBER = r"(0[xX][0-9a-fA-F]+|\d+)"
 # In order: a header is looked for before a frame, the exact before the loose.
 _ROWS: tuple[tuple[re.Pattern[str], _Maker], ...] = (
@@ -140,7 +140,7 @@ _ROWS: tuple[tuple[re.Pattern[str], _Maker], ...] = (
         _gdb_frame,
     ),
     (re.compile(r"^\s*(?:\* )?frame #\d+: 0x[0-9a-f]+ [^`]*`([^+\n]+?)(?: \+ \d+)?(?: at .*)?$"), _gdb_frame),
-    (re.compile(r"^\s{2,12}(\S.*?) \(([^()\s:]+|<[^>]*>)(?::(\d+))?\)\s*$"), _pyspy_frame),
+    (re.compile(r"^\s{2,6}(\S.*?) \(([^()\s:]+|<[^>]*>)(?::(\d+))?\)\s*$"), _pyspy_frame),
 )
 
 

@@ -60,6 +60,10 @@ _NODE = re.compile(r"(?:node|host|hostname)[ =:]{1,3}([\w.-]+)", re.IGNORECASE)
 _LOADER_ROLE = re.compile(r"(data[ _-]?loader|pt_data|loader)[ _-]?(worker|process|child)|role=\S*worker|\(worker\b", re.IGNORECASE)
 _ROLE = re.compile(r"role[ =:]{1,3}(\S+)")
 _PROCESS = re.compile(r"^\s*(Parent )?Process (\d+)\b:?\s*(.*)$")
+_SHOWN = re.compile(
+    r"^\s*(?:[$#>] ?)?(?:sudo )?(?:cat )?/proc/(\d+)/(?:task/\d+/)?stack:?\s*$|"
+    r"^\s*(?:[$#>] ?)(?:sudo )?(?:py-spy dump|pystack remote|gdb|eu-stack|pstack|gstack)\b.*?\b(\d{2,})\b[^\d]*$"
+)
 _ATTACHED = re.compile(r"^\s*(?:Attaching to process|PID:?|pid) (\d+)\s*(?:-\s*process)?:?\s*$")
 _STATE = re.compile(r"(?<![\w-])(?:state|stat|status)[ =:]{1,3}\(?([RSDTtZIX])(?![a-z])\w*", re.IGNORECASE)
 _CHANNEL = re.compile(r"wchan[ =:]{1,3}([A-Za-z_][\w.]*)")
@@ -72,6 +76,8 @@ def read_header(line: str) -> Header | None:
     if found := _PROCESS.match(line):
         parent, pid, command = found.groups()
         return Header(parent_pid=int(pid)) if parent else Header(pid=int(pid), command=command or None)
+    if found := _SHOWN.match(line[:_LONGEST]):
+        return Header(pid=int(found[1] or found[2]))
     if found := _ATTACHED.match(line):
         return Header(pid=int(found[1]))
     if len(line) > _LONGEST or not _MARKED.match(line):

@@ -36,7 +36,7 @@ def looks_like_stacks(text: str) -> bool:
 
 def read_stacks(text: str) -> ToldStacks | None:
     """The stacks of a text that is a stack dump, or None where it is something else."""
-    if not any(word in text for word in _WORDS):
+    if not any(word in text for word in _WORDS) or not _may_be_stacks(text):
         return None
     parsed = parse_stacks(text)
     others = sum(1 for line in parsed.context if line.strip())
@@ -44,6 +44,17 @@ def read_stacks(text: str) -> ToldStacks | None:
     return parsed if parsed.processes and mostly and not _is_a_log(parsed) else None
 
 
+def _may_be_stacks(text: str) -> bool:
+    """Whether it is worth to read a long text whole: a log of a gigabyte with one traceback in it is not."""
+    if len(text) < _LONG or '"frames"' in text:
+        return True
+    starts = range(0, len(text), len(text) // _PROBES)
+    begins = [text.find("\n", at) + 1 for at in starts]
+    lines = [text[at : at + _PROBE_CHARS].split("\n", 1)[0] for at in begins]
+    return sum(1 for line in lines if read_line(line) or read_header(line) or _KERNEL.match(line)) * 4 >= len(lines)
+
+
+_LONG, _PROBES, _PROBE_CHARS = 4 << 20, 400, 500
 _WORDS = ("Thread", "thread", "File ", "#0 ", "[<", '"frames"', "TID ")
 _FEWEST_LINES = 2
 _RAISED = re.compile(r"^(?:\[\w+\]:? ?)?(?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)")

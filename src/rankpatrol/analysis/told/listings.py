@@ -6,9 +6,13 @@ from rankpatrol.analysis.told.orphans import diagnose_processes
 from rankpatrol.analysis.told.topology import diagnose_topology
 from rankpatrol.core.diagnosis import Diagnosis
 
+# Ten thousand files or processes are a megabyte: what is longer is a log, and is not read line by line for this.
+_LONGEST = 4 << 20
 _FORMS = (diagnose_topology, diagnose_checkpoints, diagnose_processes, diagnose_gpus)
 
 
 def diagnose_listing(text: str) -> Diagnosis | None:
     """What a listing says, by the first form that knows it; None for anything else."""
+    if len(text) > _LONGEST:
+        return None
     return next((found for form in _FORMS if (found := form(text)) is not None), None)
