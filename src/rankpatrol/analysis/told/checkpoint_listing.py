@@ -52,6 +52,8 @@ class Fault(Record, frozen=True, kw_only=True):
 
 def diagnose_checkpoints(text: str) -> Diagnosis | None:
     """`ok`, `incomplete`, `corrupt` or `undetermined`, or None where the text lists no checkpoints and no error of reading one."""
+    if not any(word in text for word in _WORDS):
+        return None
     files = tuple(entry for entry in parse_listing(text) if _CHECKPOINT.search(entry.path) and not entry.path.endswith(".py"))
     errors = tuple(why for line in text.splitlines() for pattern, why in _LOAD_ERRORS if pattern.search(line))
     if len(files) < _FEWEST_FILES and not (files and errors) and not (errors and _is_short(text) and "load" in text):
@@ -61,6 +63,22 @@ def diagnose_checkpoints(text: str) -> Diagnosis | None:
     if not faults:
         return _whole(sets, files)
     return _faulty(faults, sets)
+
+
+_WORDS = (
+    ".pt",
+    ".ckpt",
+    ".distcp",
+    ".safetensors",
+    ".bin",
+    ".metadata",
+    "latest",
+    "step",
+    "iter_",
+    "checkpoint",
+    "torch.load",
+    "PytorchStreamReader",
+)
 
 
 def _is_short(text: str) -> bool:

@@ -7,7 +7,7 @@ from rankpatrol.analysis.told.topology import diagnose_topology
 from rankpatrol.core.diagnosis import Diagnosis
 
 # Ten thousand files or processes are a megabyte: what is longer is a log, and is not read line by line for this.
-_LONGEST = 4 << 20
+_LONGEST = 1 << 20
 _FORMS = (diagnose_topology, diagnose_checkpoints, diagnose_processes, diagnose_gpus)
 
 

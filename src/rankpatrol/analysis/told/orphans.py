@@ -26,6 +26,8 @@ _SAFE = (
 
 def diagnose_processes(text: str) -> Diagnosis | None:
     """`orphan`, `not_orphan` or `undetermined`, or None where the text lists no processes and no users of GPUs."""
+    if not any(word in text for word in _WORDS):
+        return None
     listing = parse_processes(text)
     nobody = len(listing.processes) + len(listing.named) + len(listing.holders) == 0
     if nobody:
@@ -35,6 +37,9 @@ def diagnose_processes(text: str) -> Diagnosis | None:
     if (found := _alias(listing)) is not None:
         return found
     return _judge(listing)
+
+
+_WORDS = ("PID", "pid,", "/dev/nvidia", "MiB", "fuser", "ps ")
 
 
 def _is_listing(text: str, listing: Listing) -> bool:
