@@ -209,6 +209,39 @@ def test_a_fatal_error_is_a_crash():
     assert answer(text) == ("crash", "sigsegv", (9,))
 
 
+def test_a_rank_that_raised_is_awaited_in_vain():
+    waiting = [P(rank, 100 + rank, scenes.ALL_REDUCE) for rank in (0, 1)]
+    error = stack_texts.traceback([P(2, 102, scenes.STEP)]).replace("Stack (", "Traceback (") + "ValueError: no such sample\n"
+    assert answer(stack_texts.pyspy(waiting) + error) == ("hang", "rank_exception_peers_wait", (2,))
+
+
+def test_ranks_that_were_interrupted_show_where_they_stood():
+    stopped = [
+        stack_texts.traceback([each]).replace("Stack (", "Traceback (") + "KeyboardInterrupt\n" for each in scenes.ranks(3, 1, scenes.DATA)
+    ]
+    assert answer("".join(stopped)) == ("hang", LOADER, (1,))
+
+
+WAITING = {"all_reduce": scenes.ALL_REDUCE, "backward": scenes.BACKWARD, "sync": scenes.SYNCS}
+ELSEWHERE = {
+    "data": scenes.DATA,
+    "lock": scenes.LOCKED_FILE,
+    "saves": scenes.SAVES,
+    "evaluates": scenes.EVALUATES,
+    "compiles": scenes.COMPILES,
+}
+
+
+@given(places=st.lists(st.sampled_from([*WAITING, *ELSEWHERE]), min_size=2, max_size=8), tool=st.sampled_from(stack_texts.ALL))
+@settings(max_examples=150, deadline=None)
+def test_whoever_waits_for_peers_is_never_accused_while_another_is_elsewhere(places, tool):
+    frames = {**WAITING, **ELSEWHERE}
+    found = diagnose_stacks(tool([P(rank, 100 + rank, frames[place]) for rank, place in enumerate(places)]))
+    elsewhere = {rank for rank, place in enumerate(places) if place in ELSEWHERE}
+    accused = set(found.culprit_ranks or ()) | set(found.awaited_ranks or ())
+    assert accused <= elsewhere or not elsewhere
+
+
 def test_an_abort_blames_nobody():
     text = "## rank=9 pid=77\nFatal Python error: Aborted\n\n" + stack_texts.faulthandler([P(9, 77, scenes.ALL_REDUCE)]).split("\n", 1)[1]
     assert answer(text) == ("crash", "sigabrt", None)

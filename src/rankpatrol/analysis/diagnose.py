@@ -119,7 +119,12 @@ def _not_to_be_ended(causes: list[Cause]) -> str | None:
     return f"several ranks wait for files in {shared[0]}: a new attempt would wait for them as well" if shared else None
 
 
-_PHASES = {WaitKind.CHECKPOINT: "checkpoint", WaitKind.COMPILE: "compile", WaitKind.START: "initialisation"}
+_PHASES = {
+    WaitKind.CHECKPOINT: "checkpoint",
+    WaitKind.COMPILE: "compile",
+    WaitKind.START: "initialisation",
+    WaitKind.STORE: "initialisation",
+}
 
 
 def _phase(scene: Scene) -> str | None:

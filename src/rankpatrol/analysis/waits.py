@@ -113,10 +113,10 @@ _PHRASES = {
     WaitKind.CHECKPOINT: "is in {name} of a checkpoint",
     WaitKind.COMPILE: "compiles",
     WaitKind.START: "is starting ({name})",
-    WaitKind.STORE: "waits for the others at the store ({name})",
-    WaitKind.DEVICE: "waits for its GPU ({name})",
+    WaitKind.STORE: "waits in {name} (store)",
+    WaitKind.DEVICE: "waits in {name} (GPU)",
     WaitKind.DOWNLOAD: "waits for a server ({name})",
-    WaitKind.TEARDOWN: "is ending ({name})",
+    WaitKind.TEARDOWN: "waits in {name} (end of the program)",
     WaitKind.LOCK: "waits for a lock ({name})",
 }
 

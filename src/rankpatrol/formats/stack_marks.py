@@ -29,7 +29,10 @@ class Fact(Record, frozen=True, kw_only=True):
 
 
 class ToldProcess(Record, frozen=True, kw_only=True):
-    """One process as a text tells of it. `active` is the main thread's, by the tool that took the stack; None where it does not say."""
+    """One process as a text tells of it. `activity` is each thread's, by the tool that took the stack; None where it does not say.
+
+    `failure` says why there is no stack, or of what the process died; `raised` is the error that its traceback ends in.
+    """
 
     header: Header
     threads: tuple[ThreadStack, ...] = ()
@@ -39,6 +42,7 @@ class ToldProcess(Record, frozen=True, kw_only=True):
     wait_channel: str | None = None
     thread_count: int | None = None
     failure: str | None = None
+    raised: str | None = None
 
 
 # A header names its process and says nothing else; a line with another key (utime_delta=, util=) is a measurement.

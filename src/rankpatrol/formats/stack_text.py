@@ -102,6 +102,7 @@ class _Open:
         self.kernel: list[str] = []
         self.facts = Fact()
         self.failure: str | None = None
+        self.raised: str | None = None
 
     def is_empty(self) -> bool:
         return not (self.threads or self.kernel or self.failure or self.facts != Fact())
@@ -117,6 +118,7 @@ class _Open:
             wait_channel=self.facts.wait_channel,
             thread_count=self.facts.threads,
             failure=self.failure,
+            raised=self.raised,
         )
 
 
@@ -215,6 +217,9 @@ class _Reader:
                 self._open(Header())
             self.at.failure = line.strip()
             return True
+        if self.at.threads and not self.at.threads[-1][0].newest_first and self.at.header != Header() and _RAISED.match(line):
+            self.at.raised = line.strip()
+            return False
         if self._fact(line):
             return False
         if (found := _FAILURE.match(line)) and not self.at.threads and self.at.header != Header():

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from rankpatrol.analysis.frames import meaning, plain_name, say_frame
 from rankpatrol.analysis.kinds import WaitKind
+from rankpatrol.analysis.natives import native_meaning
 from rankpatrol.analysis.scene import Scene, say_ranks
 from rankpatrol.analysis.told.scene import ToldScene
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
@@ -61,7 +62,8 @@ def _place(scene: ToldScene, rank: int) -> Place:
     if thread is None:
         return Place(wait.kind, "", ())
     known = meaning(thread)
-    operation = plain_name(known[1]) if known else wait.what.rpartition("(")[2].rstrip(")") if thread.native else ""
+    native = native_meaning(thread.native)
+    operation = plain_name(known[1]) if known else native[1] if native else ""
     return Place(
         wait.kind, operation, tuple(frame for frame in reversed(thread.frames) if not any(part in frame.file for part in _NO_PLACE))
     )

@@ -15,6 +15,7 @@ from rankpatrol.formats.stack_text import ToldStacks
 LOADER_NAME = "pt_data_worker"
 _NOT_TOLD = Missing("the text does not tell")
 _LOADER_ROLE = re.compile(r"worker|loader", re.IGNORECASE)
+_INTERRUPTED = re.compile(r"\S*(?:KeyboardInterrupt|SystemExit|SignalException|Terminated|TimeoutExpired)")
 _NO_STATE = "?"
 _MOST_THREADS = 4096
 # The old launcher passed each process its number.
@@ -25,13 +26,14 @@ class Told(Record, frozen=True, kw_only=True):
     """The snapshots of a text, oldest first. `numbered`: the text names ranks; otherwise processes are counted in its order.
 
     `cut_pid` is the process in whose stack the text ends, where its innermost frames may be missing. `fatal` holds what a fault handler
-    wrote on the way out, with its rank.
+    wrote on the way out, with its rank, and `raised` the errors that tracebacks of ranks end in.
     """
 
     history: tuple[Snapshot, ...]
     numbered: bool
     cut_pid: int | None
     fatal: tuple[tuple[int | None, str], ...]
+    raised: tuple[tuple[int, str], ...]
     context: tuple[str, ...]
 
 
@@ -55,7 +57,16 @@ def snapshots(told: ToldStacks) -> Told | None:
     fatal = tuple(
         (process.header.rank, process.failure) for process in told.processes if process.failure and process.failure.startswith("Fatal")
     )
-    return Told(history=history, numbered=numbered, cut_pid=cut_pid, fatal=fatal, context=told.context)
+    return Told(history=history, numbered=numbered, cut_pid=cut_pid, fatal=fatal, raised=_raised(told), context=told.context)
+
+
+def _raised(told: ToldStacks) -> tuple[tuple[int, str], ...]:
+    """Errors of ranks. Whoever was interrupted shows where it stood, as any other stack does."""
+    return tuple(
+        (process.header.rank, process.raised)
+        for process in told.processes
+        if process.raised and process.header.rank is not None and not _INTERRUPTED.match(process.raised)
+    )
 
 
 def is_loader(process: ToldProcess) -> bool:

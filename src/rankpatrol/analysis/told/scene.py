@@ -95,6 +95,10 @@ class ToldScene(Scene):
         """A text does not show what the kernel says of a rank: then it stands somewhere, and no more is claimed."""
         if self.polls(rank) and wait.frame is not None:
             return msgspec.structs.replace(wait, what=f"waits in {say_frame(wait.frame)}")
+        if self._waits_for_a_build(rank):
+            return msgspec.structs.replace(wait, what="waits in FileBaton.wait (for a build of another process)")
+        if wait.kind is WaitKind.START and self._is_at_rendezvous(rank):
+            return msgspec.structs.replace(wait, what=f"waits in {wait.what.partition('(')[2].rstrip(')')} (rendezvous)")
         if wait.kind is WaitKind.BACKWARD and not wait.blocked():
             return msgspec.structs.replace(wait, what="waits in backward")
         if wait.kind is not WaitKind.UNKNOWN:

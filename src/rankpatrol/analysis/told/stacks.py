@@ -24,7 +24,7 @@ def diagnose_stacks(text: str) -> Diagnosis | None:
     if told is None:
         return None
     scene = ToldScene(told)
-    found = _fatal(scene) or _answer(scene)
+    found = _fatal(scene) or _raised(scene) or _answer(scene)
     return _with_gaps(found, scene) if told.numbered else _unnumbered(found, scene)
 
 
@@ -113,6 +113,31 @@ def _fatal(scene: ToldScene) -> Diagnosis | None:
         culprit_ranks=tuple(ranks) if len(faults) == 1 and ranks else None,
         sentence=f"{'a process' if not ranks else say_ranks(tuple(ranks))} died: {faults[0][2]}",
         reasons_for=tuple(line for _, _, line in faults),
+    )
+
+
+_ERRORS = (
+    (re.compile(r"OutOfMemoryError|CUDA out of memory"), "gpu_oom"),
+    (re.compile(r"illegal memory access"), "cuda_illegal_access"),
+)
+
+
+def _raised(scene: ToldScene) -> Diagnosis | None:
+    """A rank whose traceback ends in an error has left: the others wait for it in vain, and nothing else needs to be wrong."""
+    errors = dict(scene.told.raised)
+    waiting = tuple(rank for rank in scene.victims if rank not in errors)
+    if not errors or not waiting or len(errors) + len(waiting) < len(scene.samples):
+        return None
+    rank, error = next(iter(errors.items()))
+    cause = next((word for pattern, word in _ERRORS if pattern.search(error)), "rank_exception_peers_wait")
+    return Diagnosis(
+        verdict="hang",
+        cause=cause,
+        culprit_ranks=tuple(errors),
+        victim_ranks=waiting,
+        sentence=f"rank {rank} raised {error[:120]}; {say_ranks(waiting)} {'waits' if len(waiting) == 1 else 'wait'} for it",
+        reasons_for=tuple(f"rank {each} raised {line}" for each, line in errors.items()),
+        suggested=("Correct what raised: the collectives that wait are its effect",),
     )
 
 
