@@ -139,6 +139,13 @@ def test_other_frames_in_a_second_look_are_work():
     assert (found.verdict, found.cause, found.awaited_ranks) == ("benign_wait", "rank0_eval", (0,))
 
 
+def test_other_lines_of_one_function_are_neither_work_nor_a_standstill():
+    waiting = stack_texts.pyspy([P(rank, 60 + rank, scenes.ALL_REDUCE) for rank in range(1, 4)])
+    looks = [stack_texts.pyspy([P(0, 60, (F("__iter__", "sampler.py", line), *scenes.STEP), idle=False)]) for line in (33, 34)]
+    assert answer(waiting + "".join(looks)) == ("undetermined", "unknown", None)
+    assert answer(waiting + looks[0] + looks[0]) == ("hang", "unknown", (0,))
+
+
 def test_one_place_that_does_not_move_is_started_everywhere():
     assert told(scenes.ranks(4, 0, scenes.ALL_REDUCE), after="-- 2 h without a step --\n") == (
         "hang",

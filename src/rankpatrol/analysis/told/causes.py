@@ -211,12 +211,12 @@ def blocked(scene: Scene, rank: int) -> Cause | None:
         cause = msgspec.structs.replace(cause, verdict="hang", lines=1, reasons_for=(f"the text says that nothing moves: {still}",))
     if cause.verdict != "hang":
         return cause
+    reasons = (f"rank {rank} {here.waits[rank].what}", *cause.reasons_for[1:])
     p2p = [each for each in here.victims if here.waits[each].kind is WaitKind.POINT_TO_POINT]
     if len(p2p) * 2 > len(here.victims):
-        return msgspec.structs.replace(cause, cause="p2p_mismatch", reasons_for=(*cause.reasons_for, _chain(rank)))
+        return msgspec.structs.replace(cause, cause="p2p_mismatch", lines=1, reasons_for=(*reasons, _chain(rank)))
     if here.waits[rank].kind is WaitKind.TEARDOWN:
         return msgspec.structs.replace(cause, cause="teardown_deadlock")
-    reasons = (f"rank {rank} {here.waits[rank].what}", *cause.reasons_for[1:])
     return msgspec.structs.replace(cause, cause="unknown", lines=1, reasons_for=reasons)
 
 

@@ -84,7 +84,7 @@ class ToldScene(Scene):
         """The same, where it holds in a long phase as well: not by a lack of steps alone."""
         if self.measured.still:
             return self.measured.still[0]
-        same = len(self.history) > 1 and all(not self._changed(rank) for rank in self.samples)
+        same = len(self.history) > 1 and all(self._is_identical(rank) for rank in self.samples)
         return f"{len(self.history)} looks show the same stacks" if same else None
 
     def _only_loaders(self, rank: int) -> bool:
@@ -107,7 +107,13 @@ class ToldScene(Scene):
             return msgspec.structs.replace(wait, what="has a stack that the text cuts off", by_stack=False)
         if not wait.by_stack:
             return self._without_frames(rank, wait)
-        return msgspec.structs.replace(wait, what=wait.what.replace(_SILENT, "stands", 1)) if wait.call is None else wait
+        return msgspec.structs.replace(wait, what=self._standing(rank, wait)) if wait.call is None else wait
+
+    def _standing(self, rank: int, wait: Wait) -> str:
+        thread = self.thread(rank)
+        own = next((frame for frame in thread.frames if "/lib/python3" not in frame.file), None) if thread is not None else None
+        where = f" in {say_frame(own)}" if wait.frame is None and own is not None else ""
+        return wait.what.replace(_SILENT, "stands", 1) + where
 
     def _without_frames(self, rank: int, wait: Wait) -> Wait:
         """What C functions or the kernel's own stack still say of a rank whose Python frames are not shown."""
@@ -168,11 +174,15 @@ class ToldScene(Scene):
         return {rank for rank, frames in at.items() if frames in common}
 
     def _changed(self, rank: int) -> tuple[str, ...]:
-        stacks = [look[rank] for look in self._looks if rank in look]
-        if len(stacks) < 2 or stacks[-1] == stacks[-2] or not stacks[-1] or not stacks[-2]:
+        """Other functions in a later look; other lines of one function may be a loop that goes nowhere."""
+        stacks = [look[rank] for look in self._looks if look.get(rank)]
+        if len(stacks) < 2 or _functions(stacks[-1]) == _functions(stacks[-2]):
             return ()
         names = [_leaf(frames) for frames in stacks[-2:]]
         return (f"rank {rank}'s stack changed between two looks, from {names[0]} to {names[1]}",)
+
+    def _is_identical(self, rank: int) -> bool:
+        return len({look.get(rank) for look in self._looks[-2:]}) == 1
 
     def _told_to_move(self, rank: int) -> tuple[str, ...]:
         named = tuple(f"rank {rank}: {what}" for each, what in self.measured.moved if each == rank)
@@ -181,6 +191,10 @@ class ToldScene(Scene):
 
     def _only_one_elsewhere(self, rank: int) -> bool:
         return self.awaited == (rank,) or set(self.waits) == {rank}
+
+
+def _functions(frames: tuple[Frame, ...]) -> tuple[tuple[str, str], ...]:
+    return tuple((frame.name, frame.file) for frame in frames)
 
 
 def _leaf(frames: tuple[Frame, ...]) -> str:
