@@ -23,7 +23,6 @@ _LS = re.compile(rf"^(?:\s*\d+\s+\d+\s+)?([-dlbcps])[-rwxsStT]{{9}}[.+@]?\s+\d+\
 _NAME_SIZE = re.compile(rf"^\s*([\w./@+=-]*[\w@+=-])\s*[:\s]\s*{_SIZE}(?:\s*bytes)?\s*$")
 _SIZE_NAME = re.compile(rf"^\s*{_SIZE}\s+([\w./@+=-]*[./\w][\w./@+=-]*)\s*$")
 _FOLDER = re.compile(r"^(/?[\w./@+=-]+):$")
-_TREE = re.compile(r"^[\s│├└─|`+-]+\s*([\w.@+=-]+)(?:\s+[\[(]?" + _SIZE + r"[\])]?)?\s*$")
 _POINTER = re.compile(
     r"^\s*(?:\$\s*)?(?:cat\s+)?(\S*(?:latest|last_checkpoint|latest_checkpointed_iteration\.txt|latest_universal)\S*?)\s*(?::|->|=|contains)\s*['\"]?([\w./-]+)['\"]?\s*$"
 )

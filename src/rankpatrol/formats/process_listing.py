@@ -76,7 +76,6 @@ _ENDED = re.compile(
     r"(?:sacct|scontrol|squeue)?.*?\b(\d{2,})\b\S*.*\b(COMPLETED|CANCELLED|FAILED|TIMEOUT|NODE_FAIL|PREEMPTED|Invalid job id)",
     re.IGNORECASE,
 )
-_RUNNING = re.compile(r"(?:JobId=|^\s*)(\d{2,})\b.*\b(?:RUNNING|COMPLETING)\b|JobState=RUNNING")
 _FAILED = re.compile(
     r"(?:squeue|slurm_load_jobs)\S* ?error: (?!Invalid job)|Unable to contact slurm|Connection refused|timed out", re.IGNORECASE
 )

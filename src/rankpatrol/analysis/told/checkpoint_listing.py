@@ -32,10 +32,6 @@ _LOAD_ERRORS = (
         "its header and its length disagree",
     ),
 )
-_LOST = re.compile(
-    r"(?:FileNotFoundError|No such file or directory)[^\n]*?([\w./-]*(?:\.metadata|\.distcp|mp_rank_\w+|\.pt|\.safetensors)\b)?",
-    re.IGNORECASE,
-)
 # A whole shard of the same number in another step differs by a few bytes of metadata; of a set, by padding.
 _SAME_SHARD = 0.999
 _SAME_SET = 0.8
