@@ -19,6 +19,7 @@ _COMMANDS = {
     "checkpoints": ("rankpatrol.cli.checkpoints", "checkpoints"),
     "affinity": ("rankpatrol.cli.affinity", "affinity"),
     "bind": ("rankpatrol.cli.bind", "bind"),
+    "goodput": ("rankpatrol.cli.goodput", "goodput"),
 }
 
 

@@ -1,0 +1,197 @@
+"""One job directory's events as a launch: its attempts one after another, its incidents, its time in the queue. Pure."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from rankpatrol.goodput.reading import count, ranks, read, seconds, text
+from rankpatrol.goodput.records import Attempt, Event, Incident, Launch, Span
+
+# A word about the queue that is told at most this long after its `since` was told as the queue began.
+_AT_ONCE_S = 2.0
+# A launcher needs minutes to start its ranks at most: an earlier time is another clock's.
+_LAUNCHING_MOST_S = 3600.0
+
+
+def launch_of(source: str, content: bytes, number: int) -> Launch | None:
+    """The launch that these bytes of events.jsonl tell of, or None where not one event is in them. `number` tells launches apart."""
+    events, remarks = read(content)
+    if not events:
+        return None
+    started = _first(events, "job_started")
+    begin_s, ended = _begin_s(events[0], started), _first(events, "job_ended")
+    end_s = max(event.at_unix_s for event in events) if ended is None else ended.at_unix_s
+    attempts, said = _attempts(events, end_s)
+    if ended is None:
+        said.append("the job runs on, or its last events are missing: counted up to the last event")
+    world_size = count(started.ranks) if started else None
+    return Launch(
+        source=source,
+        command=_command(started),
+        world_size=world_size or max((len(attempt.nodes) for attempt in attempts), default=0) or None,
+        span=Span(begin_s, end_s),
+        ended=ended is not None,
+        attempts=attempts,
+        incidents=_incidents(events, number),
+        queued=_queued(events),
+        remarks=(*remarks, *said),
+    )
+
+
+def _first(events: Iterable[Event], kind: str) -> Event | None:
+    return next((event for event in events if event.kind == kind), None)
+
+
+def _begin_s(first: Event, started: Event | None) -> float:
+    """When CMD was launched, where that is told."""
+    launched_s = seconds(started.launched_unix_s) if started else None
+    known = launched_s is not None and 0 <= first.at_unix_s - launched_s <= _LAUNCHING_MOST_S
+    return launched_s if known and launched_s is not None else first.at_unix_s
+
+
+def _command(started: Event | None) -> tuple[str, ...] | None:
+    words = started.command if started else None
+    return tuple(str(word) for word in words) if isinstance(words, list | tuple) else None
+
+
+class _Cut(NamedTuple):
+    """Where an attempt's events begin and end."""
+
+    number: int
+    span: Span
+    events: list[Event]
+    start: Event | None
+    end: Event | None
+
+
+def _attempts(events: tuple[Event, ...], end_s: float) -> tuple[tuple[Attempt, ...], list[str]]:
+    by_number: dict[int, list[Event]] = {}
+    for event in events:
+        if event.kind in {"attempt_started", "phase", "progress", "resumed", "attempt_ended"}:
+            by_number.setdefault(event.attempt, []).append(event)
+    # Attempts follow one another: what goes by itself cannot begin before the one before it.
+    said: list[str] = []
+    cuts: list[_Cut] = []
+    since_s = 0.0
+    for number in sorted(by_number):
+        cut = _cut(number, by_number[number], end_s)
+        begin_s = max(cut.span.begin_s, since_s)
+        if cuts and cuts[-1].end is None:
+            cuts[-1] = cuts[-1]._replace(span=Span(cuts[-1].span.begin_s, min(_last_s(cuts[-1]), begin_s)))
+            said.append(f"no word of the end of attempt {cuts[-1].number}: it is counted up to its last event")
+        if cut.start is None:
+            said.append(f"no word of the start of attempt {number}: it is counted from its first event")
+        cuts.append(cut._replace(span=Span(begin_s, max(begin_s, cut.span.end_s))))
+        since_s = max(since_s, begin_s, cut.end.at_unix_s if cut.end else _last_s(cut))
+    return tuple(_attempt(cut) for cut in cuts), said
+
+
+def _cut(number: int, events: list[Event], end_s: float) -> _Cut:
+    start, end = _first(events, "attempt_started"), _first(events, "attempt_ended")
+    begin_s = start.at_unix_s if start else events[0].at_unix_s
+    stop_s = end.at_unix_s if end else end_s
+    return _Cut(number, Span(begin_s, max(begin_s, stop_s)), events, start, end)
+
+
+def _last_s(cut: _Cut) -> float:
+    return max(event.at_unix_s for event in cut.events)
+
+
+def _attempt(cut: _Cut) -> Attempt:
+    resumed = _first(cut.events, "resumed")
+    inside = [event for event in cut.events if cut.span.begin_s <= event.at_unix_s <= cut.span.end_s]
+    phases = [event for event in inside if event.kind == "phase" and isinstance(event.phase, str)]
+    places = cut.start.ranks if cut.start and isinstance(cut.start.ranks, dict) else {}
+    return Attempt(
+        number=cut.number,
+        span=cut.span,
+        reason=text(cut.end.reason, "") or None if cut.end else None,
+        nodes=_nodes(places),
+        requeued=bool(count(cut.start.scheduler_restarts)) if cut.start else False,
+        resumed_step=count(resumed.step) if resumed else None,
+        steps=_rising(inside),
+        phases=tuple((event.at_unix_s, event.phase) for event in phases),
+        checkpoints=tuple(_spans_of("checkpoint", phases, cut.span.end_s)),
+        compilations=tuple(_spans_of("compile", phases, cut.span.end_s)),
+    )
+
+
+def _nodes(places: dict[str, Any]) -> dict[int, str]:
+    """Each rank's node; of every rank that is told of, so that they can be counted."""
+    found = {}
+    for rank, place in places.items():
+        if rank.isdecimal():
+            found[int(rank)] = text(place.get("node"), "?") if isinstance(place, dict) else "?"
+    return found
+
+
+def _rising(events: Iterable[Event]) -> tuple[tuple[float, int], ...]:
+    """Progress, as far as it goes beyond what was reached: counters that begin anew with each epoch tell nothing for a while."""
+    steps: list[tuple[float, int]] = []
+    for event in events:
+        step = count(event.step) if event.kind == "progress" else None
+        if step is not None and (not steps or step > steps[-1][1]):
+            steps.append((event.at_unix_s, step))
+    return tuple(steps)
+
+
+def _spans_of(phase: str, events: Iterable[Event], end_s: float) -> list[Span]:
+    """While any rank is in this phase, the job is: the others soon wait for it."""
+    inside: set[int | None] = set()
+    spans, since_s = [], 0.0
+    for event in events:
+        rank = count(event.rank)
+        before = bool(inside)
+        inside = inside | {rank} if event.phase == phase else inside - {rank}
+        if inside and not before:
+            since_s = event.at_unix_s
+        elif before and not inside:
+            spans.append(Span(since_s, event.at_unix_s))
+    return [*spans, Span(since_s, end_s)] if inside else spans
+
+
+def _queued(events: Iterable[Event]) -> tuple[Span, ...]:
+    """From `since` until it was told, where that was long after; else an open end, which the next attempt closes."""
+    found = []
+    for event in events:
+        since_s = seconds(event.since) if event.kind == "queued" else None
+        if since_s is not None:
+            told_later = event.at_unix_s - since_s > _AT_ONCE_S
+            found.append(Span(since_s, event.at_unix_s if told_later else float("inf")))
+    return tuple(found)
+
+
+def _incidents(events: Iterable[Event], launch: int) -> tuple[Incident, ...]:
+    stories: dict[str, list[Event]] = {}
+    signals = [event for event in events if event.kind == "signal"]
+    for event in events:
+        if event.incident is not None:
+            stories.setdefault(str(event.incident), []).append(event)
+    found = (_incident(launch, name, story, signals) for name, story in stories.items())
+    return tuple(sorted((each for each in found if each is not None), key=lambda incident: incident.onset_s))
+
+
+def _incident(launch: int, name: str, story: list[Event], signals: list[Event]) -> Incident | None:
+    """None where neither its alert nor its verdict is left."""
+    alert, verdict, closed = (_first(story, kind) for kind in ("alert", "verdict", "incident_closed"))
+    told = alert or verdict
+    last = verdict or alert
+    if told is None or last is None:
+        return None
+    onsets = (seconds(each.onset_unix_s) for each in (last, told))
+    onset_s = min(next((onset for onset in onsets if onset is not None), told.at_unix_s), told.at_unix_s)
+    woken = [event.at_unix_s for event in signals if event.attempt == told.attempt and onset_s <= event.at_unix_s <= told.at_unix_s]
+    named = [event for event in (alert, verdict) if event is not None and ranks(event.culprit_ranks or event.suspect_ranks)]
+    return Incident(
+        launch=launch,
+        incident=name,
+        attempt=told.attempt,
+        cause=text(last.cause, "unknown"),
+        verdict=text(verdict.verdict, "unknown") if verdict else None,
+        sentence=text(last.sentence, ""),
+        culprit_ranks=ranks(last.culprit_ranks or last.suspect_ranks),
+        onset_s=onset_s,
+        detected_s=min(woken, default=told.at_unix_s),
+        identified_s=named[0].at_unix_s if named else None,
+        closed_s=max(closed.at_unix_s, onset_s) if closed else None,
+        how=text(closed.how, "") or None if closed else None,
+    )
