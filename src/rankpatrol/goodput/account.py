@@ -1,7 +1,7 @@
 """Where a run's wall time went: every moment gets the part that speaks loudest for it, so the parts sum to the wall time. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from statistics import median
 from typing import NamedTuple
 
@@ -99,19 +99,26 @@ def _settled(claims: Iterable[Claim], whole: Span) -> Iterator[Piece]:
         begin_s, end_s = max(claim.span.begin_s, whole.begin_s), min(claim.span.end_s, whole.end_s)
         if begin_s < end_s:
             edges += [(begin_s, 1, claim), (end_s, -1, claim)]
-    active = dict.fromkeys(sorted((voice, part) for voice in _LOUDNESS for part in Part), 0)
+    active = dict.fromkeys(((voice, part) for voice in _LOUDNESS for part in Part), 0)
     since_s, part = whole.begin_s, Part.IDLE
-    for at_s, step, claim in sorted(edges, key=lambda edge: edge[0]):
-        active[claim.voice, claim.part] += step
-        loudest = max((key for key, number in active.items() if number), key=lambda key: _LOUDNESS[key[0]], default=None)
-        now = loudest[1] if loudest else Part.IDLE
-        if now is not part:
-            if at_s > since_s:
-                yield Piece(Span(since_s, at_s), part)
-                since_s = at_s
-            part = now
+    for at_s, now in groupby(sorted(edges, key=_edge_time), key=_edge_time):
+        for _, step, claim in now:
+            active[claim.voice, claim.part] += step
+        loudest = max((key for key, number in active.items() if number), key=_loudness, default=("", Part.IDLE))[1]
+        if loudest is not part and at_s > since_s:
+            yield Piece(Span(since_s, at_s), part)
+            since_s = at_s
+        part = loudest
     if whole.end_s > since_s:
         yield Piece(Span(since_s, whole.end_s), part)
+
+
+def _edge_time(edge: tuple[float, int, Claim]) -> float:
+    return edge[0]
+
+
+def _loudness(key: tuple[str, Part]) -> int:
+    return _LOUDNESS[key[0]]
 
 
 def _between(launches: Iterable[Launch]) -> Iterator[Claim]:
