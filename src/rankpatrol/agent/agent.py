@@ -138,7 +138,8 @@ class Agent:
 
     def _watch(self, attempt: Attempt) -> None:
         activities = self._eyes.light()
-        self._teller.phase(attempt, joined=all_joined(activities))
+        marked = (activity.phase for activity in activities if not activity.ended)
+        self._teller.phase(attempt, marked, joined=all_joined(activities))
         self._teller.progress(attempt, self._eyes.best_step())
         # A job that was told to end is not judged: what stands still now only waits for its turn to go.
         if self._ordered() is None:

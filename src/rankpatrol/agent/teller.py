@@ -1,8 +1,10 @@
 """What is told of a job, in CONTRACT's events and to the user: how attempts begin and end, how far they are, what is done."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from rankpatrol.act.execute import StepReport
+from rankpatrol.agent.phases import phase_of_job
 from rankpatrol.agent.roster import Attempt
 from rankpatrol.agent.voice import Voice
 from rankpatrol.core.durations import say_duration
@@ -28,7 +30,8 @@ class Teller:
     def attempt_begins(self, attempt: Attempt) -> None:
         """An attempt whose ranks are known."""
         if not self.begun:
-            self.journal.tell("job_started", attempt.number, command=self._spec.command, ranks=attempt.world_size())
+            launched = {"launched_unix_s": round(self._spec.started_unix_s, 3)}
+            self.journal.tell("job_started", attempt.number, command=self._spec.command, ranks=attempt.world_size(), **launched)
         self.begun.add(attempt.number)
         self._phase = self._step = None
         first = attempt.places[0]
@@ -54,9 +57,9 @@ class Teller:
         codes = {str(rank): status for rank, status in statuses.items()}
         self.journal.tell("attempt_ended", attempt.number, reason=reason, exit_codes=codes)
 
-    def phase(self, attempt: Attempt, *, joined: bool) -> None:
-        """A job that has trained does not start again when its groups are taken down."""
-        phase = "training" if joined or self._phase == "training" else "starting"
+    def phase(self, attempt: Attempt, marked: Iterable[str | None], *, joined: bool) -> None:
+        """What the attempt is in, where that is new: by its ranks' marked phases, or by their having `joined`."""
+        phase = phase_of_job(self._phase, marked, joined=joined)
         if phase != self._phase:
             self._phase = phase
             self.journal.tell("phase", attempt.number, rank=None, phase=phase)
