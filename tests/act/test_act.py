@@ -4,7 +4,8 @@ import pytest
 
 from clocks import FakeClock
 from rankpatrol.act.execute import FRESH_S, WrongBundle, execute
-from rankpatrol.act.plan import ActionPlan, EndAttempt, ResumeFrom, Verified, plan, stop
+from rankpatrol.act.plan import ActionPlan, EndAttempt, Outlook, ResumeFrom, Verified, next_start, plan, stop
+from rankpatrol.core.starts import NextStart
 from rankpatrol.evidence.bundle import BundleWriter, IncidentRef
 from rankpatrol.schedulers.port import EndReport
 
@@ -20,11 +21,11 @@ class RecordingScheduler:
     def describe(self):
         return {}
 
-    def resume_from(self, attempt, checkpoint, step):
+    def resume_from(self, start):
         if self.full:
             raise OSError(28, "No space left on device")
-        self.asked.append(("resume_from", attempt, checkpoint, step))
-        return checkpoint
+        self.asked.append(("resume_from", start))
+        return start.checkpoint
 
     def end_job(self):
         self.asked.append(("end_job",))
@@ -52,7 +53,8 @@ def sealed(tmp_path, clock):
     return seal
 
 
-PLAN = plan(job="job", attempt=0, incident=1, checkpoint=Verified(path="/ckpt/step_10.pt", step=10))
+START = next_start(1, Verified(path="/ckpt/step_10.pt", step=10), Outlook())
+PLAN = plan(job="job", incident=1, start=START)
 
 
 def carry_out(bundle, clock, scheduler, wanted=PLAN):
@@ -67,11 +69,11 @@ def test_a_plan_fixes_the_checkpoint_before_it_ends_anything():
             job="job",
             attempt=0,
             incident=1,
-            steps=(ResumeFrom(attempt=1, checkpoint="/ckpt/step_10.pt", step=10), EndAttempt(attempt=0, grace_s=5.0)),
+            steps=(ResumeFrom(NextStart(attempt=1, checkpoint="/ckpt/step_10.pt", step=10)), EndAttempt(attempt=0, grace_s=5.0)),
         )
         == PLAN
     )
-    assert plan(job="job", attempt=0, incident=1, checkpoint=None).steps[0] == ResumeFrom(attempt=1, checkpoint="", step=None)
+    assert next_start(1, None, Outlook()) == NextStart(attempt=1, checkpoint="", step=None)
 
 
 def test_each_step_is_told_before_and_after(sealed, clock):
@@ -79,7 +81,7 @@ def test_each_step_is_told_before_and_after(sealed, clock):
     done, told = carry_out(sealed(), clock, scheduler)
     assert done
     assert told == [("resume_from", None), ("resume_from", True), ("end_attempt", None), ("end_attempt", True)]
-    assert scheduler.asked == [("resume_from", 1, "/ckpt/step_10.pt", 10), ("end_attempt", 0)]
+    assert scheduler.asked == [("resume_from", START), ("end_attempt", 0)]
 
 
 @pytest.mark.parametrize("other", [{"job": "another"}, {"attempt": 1}, {"incident": 2}])

@@ -1,26 +1,60 @@
-"""The third failure of one kind in a row stops the job; anything else goes on."""
+"""When a job is not started again, and how long it pauses before it is."""
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankpatrol.act.brake import Signature, braked, signature
+from rankpatrol.act.brake import Budget, Failure, braked, pause_s, recalled, signature
+from rankpatrol.act.suspects import SUSPECTS_MOST, suspect_files
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
+from rankpatrol.core.starts import SuspectFile
 
+NOW = 1.8e9
+BUDGET = Budget()
 CRASH = Diagnosis(
-    verdict="crash", cause="user_exception", culprit_ranks=(1,), certainty=Certainty.PROVED, sentence="rank 1 raised", place="f (a.py:1)"
+    verdict="crash",
+    cause="user_exception",
+    culprit_ranks=(1,),
+    certainty=Certainty.PROVED,
+    sentence="rank 1 raised",
+    place="f (a.py:1)",
+    not_to_be_ended="the launcher sees to it",
+)
+STUCK = Diagnosis(
+    verdict="hang",
+    cause="data_loader_worker_stuck",
+    culprit_ranks=(3,),
+    certainty=Certainty.SUPPORTED,
+    sentence="rank 3 waits for loader process 4711",
+    file="/data/shard-0042.tar",
+    file_offset_bytes=1048576,
 )
 
 
-def outcome(*steps):
+def but(diagnosis, **changes):
+    return msgspec.structs.replace(diagnosis, **changes)
+
+
+def failure(diagnosis=CRASH, step=None, phase=None, at=NOW, attempt=0):
+    return Failure(attempt=attempt, incident=attempt + 1, at_unix_s=at, diagnosis=diagnosis, step=step, phase=phase)
+
+
+def outcome(*steps, diagnosis=CRASH):
     """Whether the last of these attempts, which failed at these steps, is stopped."""
-    history = tuple(signature(CRASH, step) for step in steps)
-    return braked(CRASH, history[:-1], history[-1])
+    failures = [failure(diagnosis, step, attempt=attempt) for attempt, step in enumerate(steps)]
+    return braked(failures[-1], tuple(failures[:-1]), BUDGET)
 
 
-def test_the_third_in_a_row_is_stopped_and_says_why():
+def test_the_third_in_a_row_is_stopped_and_shows_all_three():
     found = outcome(21, 21, 21)
     assert (found.verdict, found.cause, found.certainty) == ("stop", "repeated_failure", Certainty.PROVED)
     assert "3 times in a row (user_exception in f (a.py:1) at step 21)" in found.sentence
+    assert found.reasons_for[:3] == tuple(f"attempt {n} (incident {n + 1}, step 21): rank 1 raised" for n in range(3))
+
+
+def test_a_stop_is_an_end_also_where_the_launcher_would_see_to_the_next_attempt():
+    assert outcome(21, 21, 21).not_to_be_ended is None
 
 
 def test_twice_is_not_enough_and_progress_begins_anew():
@@ -31,20 +65,106 @@ def test_twice_is_not_enough_and_progress_begins_anew():
 
 
 def test_whichever_rank_it_was_it_is_the_same_failure():
-    other = Diagnosis(**{name: getattr(CRASH, name) for name in CRASH.__struct_fields__} | {"culprit_ranks": (2,)})
-    assert signature(other, 21) == signature(CRASH, 21)
+    assert signature(but(CRASH, culprit_ranks=(2,)), 21) == signature(CRASH, 21)
 
 
 def test_failures_of_which_nothing_is_known_are_not_known_to_be_the_same():
-    blank = Diagnosis(verdict="crash", cause="unknown", sentence="?")
-    history = (signature(blank, None),) * 2
-    assert braked(blank, history, signature(blank, None)) is None
+    assert outcome(None, None, None, diagnosis=Diagnosis(verdict="crash", cause="unknown", sentence="?")) is None
 
 
-SIGNATURES = st.builds(Signature, cause=st.sampled_from(["a", "b"]), place=st.sampled_from([None, "x"]), step=st.sampled_from([None, 1, 2]))
+def test_the_third_time_at_a_file_is_the_files_fault_at_whatever_step():
+    found = outcome(21, 35, 50, diagnosis=STUCK)
+    assert found.cause == "repeated_failure"
+    assert found.sentence.startswith("the third time at /data/shard-0042.tar (data_loader_worker_stuck): no further attempt")
+    assert outcome(21, 21, 21, diagnosis=but(STUCK, file=None)) is not None
 
 
-@given(st.lists(SIGNATURES, max_size=6), SIGNATURES)
-def test_nothing_but_three_alike_in_a_row_ever_stops_a_job(history, now):
-    if braked(CRASH, tuple(history), now) is not None:
-        assert history[-2:] == [now, now]
+def test_the_second_time_at_a_file_is_said():
+    first = failure(STUCK)
+    assert recalled(first, ()) is STUCK
+    assert recalled(failure(STUCK), (first,)).sentence.endswith("; the second time at /data/shard-0042.tar")
+    assert recalled(failure(STUCK), (first,) * 3).sentence.endswith("; the 4th time at /data/shard-0042.tar")
+    assert recalled(failure(but(STUCK, file="/data/other")), (first,)).sentence == STUCK.sentence
+
+
+@pytest.mark.parametrize(
+    ("changes", "step", "phase", "verdict", "says"),
+    [
+        ({"cause": "disk_full"}, 40, "checkpoint", "stop", "the disk is full"),
+        ({"cause": "host_oom_kill"}, None, None, "stop", "memory did not suffice for loading"),
+        ({"cause": "host_oom_kill"}, None, "initialisation", "stop", "memory did not suffice for loading"),
+        ({"cause": "data_worker_killed_oom"}, 0, "first_step", "stop", "memory did not suffice for loading"),
+        ({"cause": "host_oom_kill"}, 40, "train_step", None, ""),
+        ({"cause": "host_oom_kill"}, None, "train_step", None, ""),
+        ({"verdict": "hang", "cause": "rank_blocked"}, 40, "teardown", "zombie_job", "the training is over but does not end"),
+        ({"verdict": "crash"}, 40, "teardown", None, ""),
+        ({"verdict": "hang"}, 40, "train_step", None, ""),
+        ({"cause": "gpu_oom"}, None, "first_step", None, ""),
+    ],
+)
+def test_what_would_only_happen_again_is_not_started_again(changes, step, phase, verdict, says):
+    found = braked(failure(but(CRASH, **changes), step, phase), (), BUDGET)
+    assert (found.verdict if found else None) == verdict
+    assert says in (found.sentence if found else "")
+
+
+def different(number, spacing_s):
+    """So many failures that have nothing in common but their time; the last one is now."""
+    return [failure(step=step, at=NOW - (number - 1 - step) * spacing_s) for step in range(number)]
+
+
+@pytest.mark.parametrize(
+    ("number", "spacing_s", "says"),
+    [
+        (10, 60, None),
+        (11, 60, "11 failures within an hour"),
+        (30, 2800, None),
+        (31, 2800, "31 failures within a day"),
+        (100, 3600, None),
+    ],
+)
+def test_a_job_that_fails_too_often_waits_for_a_person(number, spacing_s, says):
+    *history, now = different(number, spacing_s)
+    found = braked(now, tuple(history), BUDGET)
+    assert (found is None) == (says is None)
+    assert says is None or says in found.sentence
+
+
+def test_pauses_grow_and_end_with_the_hour():
+    failures = different(9, 60)
+    pauses = [pause_s(NOW, tuple(failures[:number]), Budget()) for number in range(10)]
+    assert pauses == [0, 0, 0, 15, 30, 60, 120, 240, 300, 300]
+    assert pause_s(NOW + 3600 + 1, tuple(failures), Budget()) == 0
+
+
+@given(st.lists(st.floats(0, 1e6), max_size=60), st.floats(0, 1e7))
+def test_no_pause_is_negative_or_longer_than_the_longest(times, now):
+    found = pause_s(now, tuple(failure(at=at) for at in times), BUDGET)
+    assert 0 <= found <= BUDGET.longest_pause_s
+
+
+FAILURES = st.builds(
+    lambda cause, place, step: failure(but(CRASH, cause=cause, place=place), step),
+    st.sampled_from(["a", "b"]),
+    st.sampled_from([None, "x"]),
+    st.sampled_from([None, 1, 2]),
+)
+
+
+@given(st.lists(FAILURES, max_size=6), FAILURES)
+def test_nothing_but_three_alike_in_a_row_ever_stops_a_job_within_its_budget(history, now):
+    if braked(now, tuple(history), BUDGET) is not None:
+        mine = signature(now.diagnosis, now.step)
+        assert [signature(each.diagnosis, each.step) for each in history[-2:]] == [mine, mine]
+
+
+def test_only_what_a_loader_read_is_suspect_and_each_place_once():
+    blocked = but(STUCK, cause="filesystem_stall", file="/out/log.txt")
+    other = but(STUCK, file_offset_bytes=None)
+    assert suspect_files([STUCK, CRASH, blocked, STUCK, other]) == (
+        SuspectFile(file="/data/shard-0042.tar", offset_bytes=1048576),
+        SuspectFile(file="/data/shard-0042.tar"),
+    )
+    many = [but(STUCK, file=f"/data/{number}") for number in range(SUSPECTS_MOST + 5)]
+    assert suspect_files(many)[-1].file == many[-1].file
+    assert len(suspect_files(many)) == SUSPECTS_MOST

@@ -3,12 +3,14 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from clocks import FakeClock
 from rankpatrol.agent.desk import IncidentDesk
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.errors import EvidenceError, PatrolError
+from rankpatrol.core.starts import SuspectFile
 from rankpatrol.incident.records import IncidentPolicy
 from rankpatrol.journal import Journal, read_events
 from rankpatrol.system.background import Courier
@@ -32,6 +34,7 @@ class Hands:
 
     def __init__(self):
         self.deeds, self.full, self.refuses, self.dies_at, self.dies_after = [], 0, False, None, None
+        self.outlook = None
 
     def _do(self, deed):
         if deed == self.dies_at:
@@ -50,7 +53,8 @@ class Hands:
             raise EvidenceError("no space left")
         return Path("/job/incidents/1")
 
-    def recover(self, state, bundle):
+    def recover(self, state, bundle, outlook):
+        self.outlook = outlook
         self._do("recover")
         if self.refuses:
             raise PatrolError("stale")
@@ -131,6 +135,37 @@ def test_the_third_failure_of_one_kind_stops_the_job_also_when_an_agent_died_in_
         desk.attempt_ended(ordered=False)
     verdicts = [event["verdict"] for event in read_events(tmp_path) if event["kind"] == "verdict"]
     assert verdicts == ["hang", "hang", "stop"]
+
+
+STUCK = msgspec.structs.replace(HANG, cause="data_loader_worker_stuck", file="/data/shard", file_offset_bytes=4096)
+
+
+def test_what_a_stuck_loader_read_is_handed_to_the_next_attempt_and_told_when_it_comes_again(tmp_path):
+    for attempt in range(3):
+        hands = Hands()
+        desk = desk_in(tmp_path, hands)
+        desk.adopt(tmp_path)
+        desk.suspect(attempt, 1.8e9, STUCK)
+        desk.judged(1.8e9, STUCK, step=21 + attempt)
+        desk.attempt_ended(ordered=False)
+        assert hands.outlook.suspect_files == (SuspectFile(file="/data/shard", offset_bytes=4096),)
+    told = [(event["verdict"], event["sentence"]) for event in read_events(tmp_path) if event["kind"] == "verdict"]
+    assert told[1] == ("hang", "rank 1 sleeps; the second time at /data/shard")
+    assert told[2][0] == "stop"
+    assert told[2][1].startswith("the third time at /data/shard")
+
+
+@pytest.mark.parametrize(("act", "pauses"), [(True, [None, None, 15]), (False, [None, None, None])])
+def test_failures_one_soon_after_the_other_make_the_next_attempt_wait_unless_nobody_may_act(tmp_path, act, pauses):
+    desk = desk_in(tmp_path, Hands(), act=act)
+    found = []
+    for attempt in range(3):
+        desk.suspect(attempt, 1.8e9, HANG)
+        desk.judged(1.8e9, HANG, step=attempt)
+        desk.attempt_ended(ordered=False)
+        until = desk.outlook().not_before_unix_s
+        found.append(None if until is None else until - 1.8e9)
+    assert found == pauses
 
 
 def test_incidents_are_counted_over_the_whole_job(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from launch_subjects import STANDIN, Job, shim_command, shimmed, words_of
 
+from rankpatrol.core.starts import SuspectFile
 from rankpatrol.launch.parent import PYTHON_SHIM, users_environment
 from rankpatrol.launch.rundir import ResumePoint
 
@@ -175,6 +177,56 @@ def test_without_checkpoints_the_words_are_left_alone(job: Job) -> None:
     argv, environment = told(job, "-c", TELL, "{checkpoint}.pt")
     assert argv == ["-c", "{checkpoint}.pt"]
     assert "RANKPATROL_RESUME_FROM" not in environment
+
+
+SUSPECTS = ({"file": "/data/shard ä.tar", "offset_bytes": 4096}, {"file": "/data/other", "offset_bytes": None})
+
+
+@pytest.mark.parametrize("checkpoints", [None, "/checkpoints"])
+def test_a_later_attempt_is_told_the_data_to_beware_of(job: Job, checkpoints: str | None) -> None:
+    job.write(checkpoints=checkpoints)
+    suspects = tuple(SuspectFile(**each) for each in SUSPECTS)
+    job.run_dir.write_first("resume/1.json", ResumePoint(checkpoint="", step=None, by="agent", suspect_files=suspects))
+    environment = told(job, "-c", TELL, env=job.environment(restarts=1))[1]
+    assert json.loads(environment["RANKPATROL_SUSPECT_FILES"]) == list(SUSPECTS)
+    assert "RANKPATROL_SUSPECT_FILES" not in told(job, "-c", TELL)[1]
+
+
+def test_a_silent_agent_leaves_what_it_had_suspected(job: Job) -> None:
+    job.write(checkpoints="/checkpoints")
+    (job.run_dir.path / "newest_good.json").write_text(json.dumps({"checkpoint": "/c/20", "step": 20, "suspect_files": SUSPECTS}))
+    with shimmed(
+        job,
+        "print(os.environ['RANKPATROL_SUSPECT_FILES'])",
+        deadlines={"resume_s": 0.1},
+        env=job.environment(restarts=1),
+    ) as shim:
+        assert json.loads(" ".join(words_of(shim))) == list(SUSPECTS)
+
+
+@pytest.mark.parametrize("word", ["soon", None, 0, [], -1e18])
+def test_a_time_to_start_that_makes_no_sense_holds_nobody_up(job: Job, word: object) -> None:
+    (job.run_dir.path / "resume" / "1.json").write_text(json.dumps({"checkpoint": "", "not_before_unix_s": word, "suspect_files": word}))
+    began = time.monotonic()
+    told(job, "-c", TELL, env=job.environment(restarts=1))
+    assert time.monotonic() - began < 5
+
+
+def test_an_attempt_waits_for_its_time_and_no_longer_than_the_longest_pause(job: Job) -> None:
+    (job.run_dir.path / "resume" / "1.json").write_text(json.dumps({"not_before_unix_s": time.time() + 3600}))
+    began = time.monotonic()
+    with shimmed(job, "ready()", deadlines={"pause_s": 0.5}, env=job.environment(restarts=1)) as shim:
+        words_of(shim)
+    assert 0.5 <= time.monotonic() - began < 5
+
+
+def test_an_attempt_that_waits_ends_when_it_is_told_to(job: Job) -> None:
+    (job.run_dir.path / "resume" / "1.json").write_text(json.dumps({"not_before_unix_s": time.time() + 3600}))
+    with subprocess.Popen(shim_command(["-c", "pass"]), env=job.environment(restarts=1), stderr=subprocess.PIPE) as waiting:
+        assert waiting.stderr is not None
+        assert b"attempt 1 starts in 600 s" in waiting.stderr.readline()
+        waiting.terminate()
+        assert waiting.wait(5) == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("known", ["/checkpoints/step20", None])

@@ -1,10 +1,31 @@
-"""The brake: what failed three times in a row in the same way is deterministic, and another attempt would only fail again. Pure."""
+"""The brake: when a job is not started again, and how long it pauses before it is. Pure; one rule a row of `RULES`."""
 
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from rankpatrol.act.suspects import suspect_file
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.records import Record
 
 # Twice may be chance (the same bad block met again before it was mended); the third time is a loop.
 SAME_MOST = 3
+_HOUR_S, _DAY_S = 3600.0, 86400.0
+_ORDINALS = {2: "second", 3: "third"}
+
+
+class Budget(Record, frozen=True, kw_only=True):
+    """How often a job may fail before a person should look, and how long it pauses in between.
+
+    The first two failures of an hour are answered at once; from the third on the pause doubles, so that a broken node, mount or
+    network has time to come back.
+    """
+
+    per_hour: int = 10
+    per_day: int = 30
+    at_once: int = 2
+    first_pause_s: float = 15.0
+    longest_pause_s: float = 300.0
 
 
 class Signature(Record, frozen=True, kw_only=True):
@@ -19,30 +40,144 @@ class Signature(Record, frozen=True, kw_only=True):
         return self.step is not None or self.place is not None
 
 
+class Failure(Record, frozen=True, kw_only=True):
+    """One judged attempt: its verdict, how far it had come, and when it began to fail."""
+
+    attempt: int
+    incident: int
+    at_unix_s: float
+    diagnosis: Diagnosis
+    step: int | None = None
+    phase: str | None = None
+
+
+Rule = Callable[[Failure, tuple[Failure, ...], Budget], Diagnosis | None]
+
+
 def signature(diagnosis: Diagnosis, step: int | None) -> Signature:
-    """The signature of a judged attempt that had come to `step`."""
-    return Signature(cause=diagnosis.cause, place=diagnosis.file or diagnosis.place, step=step)
+    """The signature of a judged attempt that had come to `step`.
+
+    A loader process stuck at a file is stuck there at whatever step the shuffled order brings it.
+    """
+    data = suspect_file(diagnosis)
+    return Signature(cause=diagnosis.cause, place=diagnosis.file or diagnosis.place, step=None if data else step)
 
 
-def braked(diagnosis: Diagnosis, history: tuple[Signature, ...], now: Signature) -> Diagnosis | None:
-    """The verdict `stop` where this failure is the third of its kind in a row, else None. `history`: the earlier ones, oldest first."""
-    before = history[-(SAME_MOST - 1) :]
-    if len(before) < SAME_MOST - 1 or not now.tells_something() or any(earlier != now for earlier in before):
+def braked(now: Failure, history: tuple[Failure, ...], budget: Budget) -> Diagnosis | None:
+    """The verdict that ends the job for good, by the first rule that speaks, or None where it may start again.
+
+    `history`: the earlier failures of the job, oldest first.
+    """
+    return next((stop for rule in RULES if (stop := rule(now, history, budget)) is not None), None)
+
+
+def recalled(now: Failure, history: tuple[Failure, ...]) -> Diagnosis:
+    """The diagnosis, which says so where a file has held the job up before."""
+    data = suspect_file(now.diagnosis)
+    times = 1 + sum(1 for failure in history if data is not None and failure.diagnosis.file == data.file)
+    if data is None or times < 2:
+        return now.diagnosis
+    sentence = f"{now.diagnosis.sentence}; the {_ordinal(times)} time at {data.file}"
+    suggested = (f"Look at {data.file}, or have the training skip it: RANKPATROL_SUSPECT_FILES names it", *now.diagnosis.suggested)
+    return replace(now.diagnosis, sentence=sentence, suggested=tuple(dict.fromkeys(suggested)))
+
+
+def pause_s(now_unix_s: float, history: tuple[Failure, ...], budget: Budget) -> float:
+    """How long the next attempt waits, by the failures of the last hour (the latest among `history`)."""
+    beyond = _since(history, now_unix_s, _HOUR_S) - budget.at_once
+    # The exponent is bounded so that no float overflows.
+    return min(budget.longest_pause_s, budget.first_pause_s * 2 ** min(beyond - 1, 30)) if beyond > 0 else 0.0
+
+
+def _ordinal(number: int) -> str:
+    return _ORDINALS.get(number, f"{number}th")
+
+
+def _since(history: tuple[Failure, ...], now_unix_s: float, window_s: float) -> int:
+    return sum(1 for failure in history if now_unix_s - failure.at_unix_s <= window_s)
+
+
+def _after_the_last_step(now: Failure, _history: tuple[Failure, ...], _budget: Budget) -> Diagnosis | None:
+    """What hangs while its groups are taken down has done its work: another attempt would do it again, and hang again."""
+    if now.diagnosis.verdict != "hang" or now.phase != "teardown":
         return None
-    where = f" in {now.place}" if now.place else ""
-    when = f" at step {now.step}" if now.step is not None else ""
-    return Diagnosis(
+    found = now.diagnosis
+    return replace(
+        found,
+        verdict="zombie_job",
+        cause="teardown_deadlock",
+        sentence=f"the training is over but does not end: {found.sentence}; it is not started again",
+        reasons_for=("every rank's probe says that the process groups are being taken down", *found.reasons_for),
+        suggested=("Check that the last checkpoint is whole before you start anything again", *found.suggested),
+    )
+
+
+def _on_a_full_disk(now: Failure, _history: tuple[Failure, ...], _budget: Budget) -> Diagnosis | None:
+    if now.diagnosis.cause != "disk_full":
+        return None
+    return _stop(now, "the disk is full, and another attempt would not find more room", "Make room, then start the job again")
+
+
+def _no_memory_at_loading(now: Failure, _history: tuple[Failure, ...], _budget: Budget) -> Diagnosis | None:
+    """Before the first step nothing but loading has taken memory, and the next attempt loads the same."""
+    loading = now.phase in {"initialisation", "first_step"} or (now.phase in {None, "starting"} and now.step is None)
+    if now.diagnosis.cause not in {"host_oom_kill", "data_worker_killed_oom"} or not loading:
+        return None
+    advice = "Give the job more host memory, or fewer ranks or loader processes a node"
+    return _stop(now, "the host's memory did not suffice for loading, and the next attempt would load the same", advice)
+
+
+def _again_the_same(now: Failure, history: tuple[Failure, ...], _budget: Budget) -> Diagnosis | None:
+    mine = signature(now.diagnosis, now.step)
+    alike = history[-(SAME_MOST - 1) :]
+    same = all(signature(earlier.diagnosis, earlier.step) == mine for earlier in alike)
+    if len(alike) < SAME_MOST - 1 or not mine.tells_something() or not same:
+        return None
+    where = f" in {mine.place}" if mine.place else ""
+    when = f" at step {mine.step}" if mine.step is not None else ""
+    data = suspect_file(now.diagnosis)
+    what = (
+        f"the third time at {data.file} ({mine.cause}): no further attempt"
+        if data
+        else f"the same failure {SAME_MOST} times in a row ({mine.cause}{where}{when}): no further attempt"
+    )
+    return replace(
+        now.diagnosis,
         verdict="stop",
         cause="repeated_failure",
-        culprit_ranks=diagnosis.culprit_ranks,
-        victim_ranks=diagnosis.victim_ranks,
         certainty=Certainty.PROVED,
-        sentence=f"the same failure {SAME_MOST} times in a row ({now.cause}{where}{when}): no further attempt. Last: {diagnosis.sentence}",
-        reasons_for=(f"{SAME_MOST} attempts ended of {now.cause}{where}{when}", *diagnosis.reasons_for),
-        reasons_against=diagnosis.reasons_against,
-        suggested=("Mend the cause before you start the job again; the bundles of all three are kept", *diagnosis.suggested),
-        place=diagnosis.place,
-        process=diagnosis.process,
-        file=diagnosis.file,
-        file_offset_bytes=diagnosis.file_offset_bytes,
+        sentence=f"{what}. Last: {now.diagnosis.sentence}",
+        reasons_for=(*(_shown(failure) for failure in (*alike, now)), *now.diagnosis.reasons_for),
+        suggested=("Mend the cause before you start the job again; the bundles of all three are kept", *now.diagnosis.suggested),
+        not_to_be_ended=None,
     )
+
+
+def _over_the_budget(now: Failure, history: tuple[Failure, ...], budget: Budget) -> Diagnosis | None:
+    for most, window_s, name in ((budget.per_hour, _HOUR_S, "an hour"), (budget.per_day, _DAY_S, "a day")):
+        failed = _since((*history, now), now.at_unix_s, window_s)
+        if failed > most:
+            found = _stop(now, f"{failed} failures within {name}, more than the {most} it may have", "Look at what they have in common")
+            return replace(found, cause="repeated_failure", certainty=Certainty.PROVED)
+    return None
+
+
+def _stop(now: Failure, why: str, advice: str) -> Diagnosis:
+    return replace(
+        now.diagnosis,
+        verdict="stop",
+        sentence=f"{now.diagnosis.sentence}. No further attempt: {why}",
+        reasons_for=(*now.diagnosis.reasons_for, why),
+        suggested=(advice, *now.diagnosis.suggested),
+        not_to_be_ended=None,
+    )
+
+
+def _shown(failure: Failure) -> str:
+    step = f", step {failure.step}" if failure.step is not None else ""
+    return f"attempt {failure.attempt} (incident {failure.incident}{step}): {failure.diagnosis.sentence}"
+
+
+# In this order: the first that speaks is the reason that people are told. An end that was ordered (a user's cancel, a time limit) never
+# comes here: what stands still then is not judged.
+RULES: tuple[Rule, ...] = (_after_the_last_step, _on_a_full_disk, _no_memory_at_loading, _again_the_same, _over_the_budget)

@@ -56,7 +56,7 @@ def _do(step: Step, scheduler: Scheduler) -> tuple[bool, str]:
     match step:
         case ResumeFrom():
             try:
-                standing = scheduler.resume_from(step.attempt, step.checkpoint, step.step)
+                standing = scheduler.resume_from(step.start)
             except OSError as problem:
                 return False, f"where to resume from could not be written down: {problem.strerror}"
             return True, standing
@@ -71,7 +71,7 @@ def _do(step: Step, scheduler: Scheduler) -> tuple[bool, str]:
 def _report(step: Step, bundle: SealedBundle, *, done: bool | None, why: str) -> StepReport:
     match step:
         case ResumeFrom():
-            what, target = "resume_from", step.checkpoint or "the script's own choice"
+            what, target = "resume_from", step.start.checkpoint or "the script's own choice"
         case EndAttempt():
             what, target = "end_attempt", f"attempt {step.attempt}"
         case EndJob():

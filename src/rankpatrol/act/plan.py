@@ -1,14 +1,13 @@
 """What will be done, as data. Pure: `--dry-run` prints the very object that would be executed."""
 
 from rankpatrol.core.records import Record
+from rankpatrol.core.starts import NextStart, SuspectFile
 
 
-class ResumeFrom(Record, frozen=True, tag="resume_from", kw_only=True):
-    """Fix where the next attempt starts; "" lets it start as the user's script decides."""
+class ResumeFrom(Record, frozen=True, tag="resume_from"):
+    """Fix where the next attempt starts (a checkpoint of "" lets the user's script decide), with what, and not before when."""
 
-    attempt: int
-    checkpoint: str
-    step: int | None
+    start: NextStart
 
 
 class EndAttempt(Record, frozen=True, tag="end_attempt", kw_only=True):
@@ -47,10 +46,32 @@ class Verified(Record, frozen=True, kw_only=True):
 GRACE_S = 5.0
 
 
-def plan(*, job: str, attempt: int, incident: int, checkpoint: Verified | None) -> ActionPlan:
-    """End this attempt and let the next one resume from `checkpoint`, fixed before anything is ended."""
-    resume = ResumeFrom(attempt=attempt + 1, checkpoint=checkpoint.path if checkpoint else "", step=checkpoint.step if checkpoint else None)
-    return ActionPlan(job=job, attempt=attempt, incident=incident, steps=(resume, EndAttempt(attempt=attempt, grace_s=GRACE_S)))
+class Outlook(Record, frozen=True, kw_only=True):
+    """What the failures so far mean for the next attempt: data to beware of, and not to start before when."""
+
+    suspect_files: tuple[SuspectFile, ...] = ()
+    not_before_unix_s: float | None = None
+
+    def says_something(self) -> bool:
+        """False where the next attempt starts as any."""
+        return bool(self.suspect_files) or self.not_before_unix_s is not None
+
+
+def next_start(attempt: int, checkpoint: Verified | None, outlook: Outlook) -> NextStart:
+    """How `attempt` will start."""
+    return NextStart(
+        attempt=attempt,
+        checkpoint=checkpoint.path if checkpoint else "",
+        step=checkpoint.step if checkpoint else None,
+        suspect_files=outlook.suspect_files,
+        not_before_unix_s=outlook.not_before_unix_s,
+    )
+
+
+def plan(*, job: str, incident: int, start: NextStart) -> ActionPlan:
+    """End the attempt before `start`, which is fixed before anything is ended."""
+    attempt = start.attempt - 1
+    return ActionPlan(job=job, attempt=attempt, incident=incident, steps=(ResumeFrom(start), EndAttempt(attempt=attempt, grace_s=GRACE_S)))
 
 
 def stop(*, job: str, attempt: int, incident: int) -> ActionPlan:

@@ -3,7 +3,7 @@
 import contextlib
 from pathlib import Path
 
-from rankpatrol.act.plan import Verified
+from rankpatrol.act.plan import Verified, next_start
 from rankpatrol.agent.checkpoint_watch import verified
 from rankpatrol.agent.crash_watch import look_at_crash
 from rankpatrol.agent.desk import IncidentDesk
@@ -16,7 +16,7 @@ from rankpatrol.agent.voice import Voice
 from rankpatrol.analysis.aftermath import aftermath
 from rankpatrol.analysis.diagnose import diagnose
 from rankpatrol.core.diagnosis import Diagnosis
-from rankpatrol.incident.records import IncidentPolicy, Stage
+from rankpatrol.incident.records import FINAL_VERDICTS, IncidentPolicy, Stage
 from rankpatrol.judge.judge import step
 from rankpatrol.judge.records import (
     AttemptBegan,
@@ -69,6 +69,8 @@ class Agent:
         try:
             if not by_request and self._ordered() is None:
                 self._crash(attempt)
+            if not self._spec.checkpoints:
+                self._fix_resume_point(attempt.number + 1)  # no shim waits for it: it must stand before they start
         finally:
             self._run_dir.write_first(_released(attempt), Released(at_unix_s=self._clock.unix_s()))
 
@@ -114,18 +116,21 @@ class Agent:
 
     def _fix_resume_point(self, number: int) -> None:
         """Its shims wait for this word; after a crash nobody has said it yet."""
-        if number == 0 or not self._spec.checkpoints or self._run_dir.read(f"resume/{number}.json", ResumePoint) is not None:
+        outlook = self.desk.outlook()
+        if number == 0 or not (self._spec.checkpoints or outlook.says_something()):
             return
-        good = verified(self._recovery.checkpoints.now(CHECK_S))
-        with contextlib.suppress(OSError):
-            self._recovery.scheduler.resume_from(number, good.path if good else "", good.step if good else None)
+        if self._run_dir.read(f"resume/{number}.json", ResumePoint) is None:
+            good = verified(self._recovery.checkpoints.now(CHECK_S)) if self._spec.checkpoints else None
+            with contextlib.suppress(OSError):
+                self._recovery.scheduler.resume_from(next_start(number, good, outlook))
 
     def _publish_newest_good(self) -> None:
         """For shims that must start without us: what was verified last."""
         good = verified(self._recovery.checkpoints.latest())
         if good is not None and good != self._published:
             self._published = good
-            self._run_dir.write("newest_good.json", ResumePoint(checkpoint=good.path, step=good.step, by="agent"))
+            suspects = self.desk.outlook().suspect_files
+            self._run_dir.write("newest_good.json", ResumePoint(checkpoint=good.path, step=good.step, by="agent", suspect_files=suspects))
 
     def _begin_attempt(self, attempt: Attempt) -> None:
         if attempt.number not in self._teller.begun:
@@ -164,7 +169,7 @@ class Agent:
             case TimeoutNears():
                 self.desk.timeout_nears(finding.fires_in_s, finding.timeout_s)
             case Judged():
-                self.desk.judged(self._unix_s(finding.onset_s), finding.diagnosis, self._eyes.best_step())
+                self.desk.judged(self._unix_s(finding.onset_s), finding.diagnosis, self._eyes.best_step(), self._teller.phase_now)
             case Resumed():
                 self._eyes.calm()
                 self.desk.progress_returned()
@@ -189,12 +194,12 @@ class Agent:
         self._eyes.light()
         found = look_at_crash(self._run_dir, self._eyes, self._clock)
         if found is not None and alerted is not None:
-            self.desk.judged(alerted.onset_unix_s, aftermath(alerted.diagnosis, found), self._eyes.best_step())
+            self.desk.judged(alerted.onset_unix_s, aftermath(alerted.diagnosis, found), self._eyes.best_step(), self._teller.phase_now)
         elif found is not None:
             exits = self._eyes.attempt.exits if self._eyes.attempt else attempt.exits
             onset_unix_s = min(seen.ended_unix_s for seen in exits.values())
             self.desk.suspect(attempt.number, onset_unix_s, found)
-            self.desk.judged(onset_unix_s, found, self._eyes.best_step())
+            self.desk.judged(onset_unix_s, found, self._eyes.best_step(), self._teller.phase_now)
 
     def _is_released(self, attempt: Attempt) -> bool:
         return self._run_dir.read(_released(attempt), Released) is not None
@@ -210,7 +215,7 @@ class Agent:
 
     def _end_job(self, exit_code: int | None) -> None:
         ordered = self._ordered()
-        stopped = self.desk.state is not None and self.desk.state.diagnosis.verdict == "stop"
+        stopped = self.desk.state is not None and self.desk.state.diagnosis.verdict in FINAL_VERDICTS
         reason = f"ordered by {ordered.signal}" if ordered else "finished" if exit_code == 0 else "stopped" if stopped else "failed"
         if self._spec.attached and exit_code is None:
             reason = "ended"  # nobody whose child it was has told us how

@@ -5,7 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from rankpatrol.act.brake import Signature, braked, signature
+import msgspec
+
+from rankpatrol.act.brake import Budget, Failure, braked, pause_s, recalled
+from rankpatrol.act.plan import Outlook
+from rankpatrol.act.suspects import suspect_files
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.durations import say_duration
 from rankpatrol.core.errors import PatrolError
@@ -45,7 +49,7 @@ class Hands(Protocol):
         """Seal the incident's bundle (`spare`: not on the local disk, which refused) and return its path. Raises PatrolError."""
         ...
 
-    def recover(self, state: IncidentState, bundle: str) -> None:
+    def recover(self, state: IncidentState, bundle: str, outlook: Outlook) -> None:
         """Plan and execute the recovery. Raises PatrolError where it was not done."""
         ...
 
@@ -59,10 +63,11 @@ class IncidentDesk:
 
     def __init__(self, policy: IncidentPolicy, journal: Journal, hands: Hands, clock: Clock) -> None:
         self._policy, self._journal, self._hands, self._clock = policy, journal, hands, clock
+        self._budget = Budget()
         self.state: IncidentState | None = None
         self._count = 0
         self._told: set[tuple[str, int]] = set()
-        self._failures: list[Signature] = []
+        self._failures: list[Failure] = []
 
     def adopt(self, spool: Path) -> None:
         """Take up what an earlier agent left: its incident, and the instruction it had not finished; what it told stays told."""
@@ -73,8 +78,8 @@ class IncidentDesk:
             self.state, pending = step(self.state, event, self._policy)
             if isinstance(event, SuspectNamed):
                 self._count = max(self._count, event.incident)
-            elif isinstance(event, VerdictGiven):
-                self._failures.append(signature(event.diagnosis, event.step))
+            elif isinstance(event, VerdictGiven) and self.state is not None:
+                self._failures.append(_failure(self.state, event))
         if self.open_incident() is not None:
             self._carry_out(deque(pending))
 
@@ -88,14 +93,23 @@ class IncidentDesk:
             self._count += 1
             self._handle(SuspectNamed(incident=self._count, attempt=attempt, onset_unix_s=onset_unix_s, diagnosis=diagnosis, quiet=quiet))
 
-    def judged(self, onset_unix_s: float, diagnosis: Diagnosis, step: int | None = None) -> None:
-        """The judge's patience is over, the attempt having come to `step`. The third failure of one kind in a row becomes a stop."""
-        if self.open_incident() is None:
+    def judged(self, onset_unix_s: float, diagnosis: Diagnosis, step: int | None = None, phase: str | None = None) -> None:
+        """The judge's patience is over, the attempt having come to `step` in `phase`. What the brake refuses becomes a stop."""
+        state = self.open_incident()
+        if state is None:
             return
-        now = signature(diagnosis, step)
-        stop = braked(diagnosis, tuple(self._failures), now)
+        event, history = VerdictGiven(onset_unix_s=onset_unix_s, diagnosis=diagnosis, step=step, phase=phase), tuple(self._failures)
+        now = _failure(state, event)
         self._failures.append(now)
-        self._handle(VerdictGiven(onset_unix_s=onset_unix_s, diagnosis=stop or diagnosis, step=step))
+        said = braked(now, history, self._budget) or recalled(now, history)
+        self._handle(msgspec.structs.replace(event, diagnosis=said, found=None if said is diagnosis else diagnosis))
+
+    def outlook(self) -> Outlook:
+        """What the failures so far mean for the next attempt."""
+        history, now_unix_s = tuple(self._failures), self._clock.unix_s()
+        wait_s = pause_s(now_unix_s, history, self._budget) if self._policy.act else 0.0
+        suspects = suspect_files(failure.diagnosis for failure in history)
+        return Outlook(suspect_files=suspects, not_before_unix_s=now_unix_s + wait_s if wait_s else None)
 
     def timeout_nears(self, fires_in_s: float, timeout_s: float) -> None:
         """A process group's own time-out is about to end the attempt."""
@@ -185,11 +199,23 @@ class IncidentDesk:
 
     def _act(self, state: IncidentState, bundle: str) -> IncidentEvent:
         try:
-            self._hands.recover(state, bundle)
+            self._hands.recover(state, bundle, self.outlook())
         except PatrolError as problem:
             self._hands.announce(f"nothing more was done: {problem}. {problem.help}", "alert")
             return ActionEnded(done=False, why=str(problem))
         return ActionEnded(done=True)
+
+
+def _failure(state: IncidentState, event: VerdictGiven) -> Failure:
+    """As it was found, whatever the brake made of it."""
+    return Failure(
+        attempt=state.attempt,
+        incident=state.incident,
+        at_unix_s=event.onset_unix_s,
+        diagnosis=event.found or event.diagnosis,
+        step=event.step,
+        phase=event.phase,
+    )
 
 
 def _key(kind: str, incident: int, fields: Mapping[str, object]) -> tuple[str, int]:

@@ -3,16 +3,17 @@
 from pathlib import Path
 
 from rankpatrol.act.execute import StepReport, execute
-from rankpatrol.act.plan import ActionPlan, plan, stop
+from rankpatrol.act.plan import ActionPlan, Outlook, next_start, plan, stop
 from rankpatrol.agent.checkpoint_watch import CheckpointWatch, verified
 from rankpatrol.agent.eyes import Eyes
 from rankpatrol.agent.sealing import Sealer
 from rankpatrol.agent.teller import Teller
+from rankpatrol.core.durations import say_duration
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.evidence.bundle import reopen
 from rankpatrol.evidence.shelf import shelve
-from rankpatrol.incident.records import IncidentState
-from rankpatrol.launch.rundir import JobSpec, RunDir
+from rankpatrol.incident.records import FINAL_VERDICTS, IncidentState
+from rankpatrol.launch.rundir import JobSpec, OrderedEnd, RunDir
 from rankpatrol.schedulers.local import LocalScheduler
 from rankpatrol.system.background import Courier
 from rankpatrol.system.clock import Clock
@@ -52,15 +53,17 @@ class Recovery:
         sealed = self._sealer.seal(root, state, tuple(self._eyes.looks) if fresh else (), context)
         return sealed if spare else self._carry(sealed)
 
-    def recover(self, state: IncidentState, bundle: str) -> None:
+    def recover(self, state: IncidentState, bundle: str, outlook: Outlook) -> None:
         """End the attempt through the scheduler, from a checkpoint that was verified. Raises PatrolError."""
+        if (ordered := self._run_dir.read("ending.json", OrderedEnd)) is not None:
+            raise NotRecovered(f"the job was told to end by {ordered.signal}: it ends by itself", help="A job that was ended stays ended.")
         local = self._run_dir.spool / "incidents" / Path(bundle).name
         proof = reopen(local if local.exists() else Path(bundle))
 
         def tell(report: StepReport) -> None:
             self._teller.step(state, report)
 
-        if not execute(self._plan(state), proof, self.scheduler, self._clock, tell):
+        if not execute(self._plan(state, outlook), proof, self.scheduler, self._clock, tell):
             raise NotRecovered(f"attempt {state.attempt} could not be ended")
 
     def announce(self, what: str, style: str) -> None:
@@ -79,11 +82,14 @@ class Recovery:
         self.courier.send(carry)
         return final if self.courier.delivered(CARRY_S) and carried else sealed
 
-    def _plan(self, state: IncidentState) -> ActionPlan:
-        if state.diagnosis.verdict == "stop":
+    def _plan(self, state: IncidentState, outlook: Outlook) -> ActionPlan:
+        if state.diagnosis.verdict in FINAL_VERDICTS:
             self.announce("ending the job: another attempt would only fail again", "verdict")
             return stop(job=self._spec.job, attempt=state.attempt, incident=state.incident)
         checkpoint = verified(self.checkpoints.now(CHECK_S)) if self._spec.checkpoints else None
         where = f"from {Path(checkpoint.path).name}" if checkpoint else "from the script's own choice"
-        self.announce(f"ending attempt {state.attempt}; the next one resumes {where}", "verdict")
-        return plan(job=self._spec.job, attempt=state.attempt, incident=state.incident, checkpoint=checkpoint)
+        wait_s = (outlook.not_before_unix_s or 0.0) - self._clock.unix_s()
+        pause = f" in {say_duration(wait_s)}, since the last ones failed one soon after the other" if wait_s > 0 else ""
+        self.announce(f"ending attempt {state.attempt}; the next one resumes {where}{pause}", "verdict")
+        start = next_start(state.attempt + 1, checkpoint, outlook)
+        return plan(job=self._spec.job, incident=state.incident, start=start)

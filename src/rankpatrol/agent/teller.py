@@ -64,6 +64,11 @@ class Teller:
             self._phase = phase
             self.journal.tell("phase", attempt.number, rank=None, phase=phase)
 
+    @property
+    def phase_now(self) -> str | None:
+        """What was told last of this attempt, or None before the first word."""
+        return self._phase
+
     def progress(self, attempt: Attempt, step: int | None) -> None:
         """How far the attempt is, where that is new."""
         if step is not None and step != self._step:

@@ -8,7 +8,7 @@ from rankpatrol.goodput.records import Attempt, Card, Incident, Launch, Part, Pi
 # kProcessGroupNCCLDefaultTimeout (ProcessGroupNCCL.hpp) and torch.distributed.constants.default_pg_timeout, torch 2.13.
 TIME_OUTS_S = {"NCCL": 600.0, "gloo": 1800.0}
 # Only these would have stood until a time-out; a crash ends by itself, and what recovered needed none.
-_ENDED_BY_TIME_OUT = frozenset({"hang", "deadlock", "desync", "stop"})
+_ENDED_BY_TIME_OUT = frozenset({"hang"})
 _ENDED_BY_US = frozenset({"ended", "requeued"})
 _HOUR_S = 3600.0
 NOT_YET = Missing("the job has not gone beyond the step it had reached before")

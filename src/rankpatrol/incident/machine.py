@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from rankpatrol.core.diagnosis import Certainty
 from rankpatrol.incident.records import (
+    FINAL_VERDICTS,
     ActionEnded,
     AttemptEnded,
     BundleSealed,
@@ -75,7 +76,7 @@ def may_act(state: IncidentState, policy: IncidentPolicy) -> bool:
     found = state.diagnosis
     return (
         policy.act
-        and found.verdict in {"hang", "crash", "stop"}
+        and found.verdict in {"hang", "crash", *FINAL_VERDICTS}
         and found.certainty is not Certainty.SUSPECTED
         and found.not_to_be_ended is None
     )

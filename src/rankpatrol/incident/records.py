@@ -5,6 +5,9 @@ from enum import StrEnum
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.records import Record
 
+# After these the job is ended for good: another attempt would not help.
+FINAL_VERDICTS = frozenset({"stop", "zombie_job"})
+
 
 class Stage(StrEnum):
     """Where an incident is in its life. SUSPECTED lasts only while its alert is being raised."""
@@ -27,11 +30,16 @@ class SuspectNamed(Record, frozen=True, tag="suspect_named", kw_only=True):
 
 
 class VerdictGiven(Record, frozen=True, tag="verdict_given", kw_only=True):
-    """The judge's patience is over. `step` is how far the attempt had come."""
+    """The judge's patience is over. `step` and `phase` are how far the attempt had come.
+
+    `found` is what was diagnosed where the brake made another verdict of it.
+    """
 
     onset_unix_s: float
     diagnosis: Diagnosis
     step: int | None = None
+    phase: str | None = None
+    found: Diagnosis | None = None
 
 
 class TimeoutNears(Record, frozen=True, tag="timeout_nears", kw_only=True):

@@ -11,7 +11,7 @@ bindings/<attempt>.<rank>.json  what that rank was bound to, or why it was not
 shims/<attempt>.<rank>.sock  where that shim takes the one request there is
 probes/<attempt>.<rank>.sock where torch's worker server answers in that rank, once its probe has started one
 released.<attempt>.json      the agent has taken the evidence of a failed rank: its shim may pass the exit on
-resume/<attempt>.json        where an attempt resumes from: the first writer's word stands for all its ranks
+resume/<attempt>.json        how an attempt starts: from where, beware of what, not before when; the first writer's word stands
 newest_good.json             the newest verified checkpoint, kept by the agent
 """
 
@@ -25,6 +25,7 @@ import msgspec
 
 from rankpatrol.core.errors import BadInput
 from rankpatrol.core.records import ProcessId, Record
+from rankpatrol.core.starts import SuspectFile
 from rankpatrol.system.files import write_atomic, write_once
 
 ROOMS = ("spool", "openings", "claims", "ranks", "exits", "bindings", "shims", "probes", "resume")
@@ -100,11 +101,13 @@ class Released(Record, frozen=True, kw_only=True):
 
 
 class ResumePoint(Record, frozen=True, kw_only=True):
-    """The checkpoint an attempt starts from ("" for none), and who said so."""
+    """The checkpoint an attempt starts from ("" for none), and who said so; the data it should beware of, and not before when."""
 
     checkpoint: str
     step: int | None
     by: str
+    suspect_files: tuple[SuspectFile, ...] = ()
+    not_before_unix_s: float | None = None
 
 
 class RunDir:

@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from rankpatrol.core.errors import ProcessChanged
+from rankpatrol.core.starts import NextStart
 from rankpatrol.launch.rundir import RankPlace, ResumePoint, RunDir, launcher_of
 from rankpatrol.schedulers.port import EndReport
 from rankpatrol.system.process import identify, send_signal
@@ -36,12 +37,19 @@ class LocalScheduler:
             "torchrun_restarts": places[-1].torchrun_restarts if places else None,
         }
 
-    def resume_from(self, attempt: int, checkpoint: str, step: int | None) -> str:
+    def resume_from(self, start: NextStart) -> str:
         """Write the word down unless another stands already; the shims of that attempt read it before they start their ranks."""
-        name = f"resume/{attempt}.json"
-        self._run_dir.write_first(name, ResumePoint(checkpoint=checkpoint, step=step, by="agent"))
+        name = f"resume/{start.attempt}.json"
+        point = ResumePoint(
+            checkpoint=start.checkpoint,
+            step=start.step,
+            by="agent",
+            suspect_files=start.suspect_files,
+            not_before_unix_s=start.not_before_unix_s,
+        )
+        self._run_dir.write_first(name, point)
         standing = self._run_dir.read(name, ResumePoint)
-        return checkpoint if standing is None else standing.checkpoint
+        return start.checkpoint if standing is None else standing.checkpoint
 
     def end_job(self) -> str:
         """SIGTERM to the launcher, which `rankpatrol run` started: it ends its ranks in order and starts none."""

@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from rankpatrol.core.records import Record
+from rankpatrol.core.starts import NextStart
 
 
 class EndReport(Record, frozen=True, kw_only=True):
@@ -21,8 +22,8 @@ class Scheduler(Protocol):
         """What the scheduler knows of the job, for the bundle. May be stale by its own poll interval."""
         ...
 
-    def resume_from(self, attempt: int, checkpoint: str, step: int | None) -> str:
-        """Fix what `attempt` will start from and return what stands: an earlier word for it wins. Raises OSError."""
+    def resume_from(self, start: NextStart) -> str:
+        """Fix how an attempt will start and return the checkpoint that stands: an earlier word for it wins. Raises OSError."""
         ...
 
     def end_job(self) -> str:

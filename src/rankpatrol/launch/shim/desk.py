@@ -13,6 +13,8 @@ from rankpatrol.launch.shim.output import say
 
 # The agent answers within a second; a dead one must not keep the training from starting.
 RESUME_WAIT_S = 20.0
+# Whatever is written there: a training is not kept from starting for longer.
+PAUSE_MOST_S = 600.0
 Json = Optional[Dict[str, Any]]
 
 
@@ -165,6 +167,29 @@ class Desk:
                 return answer.get("checkpoint") or ""
             time.sleep(0.05)
         known = read_json(os.path.join(self.run_dir, "newest_good.json")) or {}
+        suspects = known.get("suspect_files") or []
         with contextlib.suppress(OSError):  # a full disk: all ranks read the same file instead
-            write_once(path, {"checkpoint": known.get("checkpoint") or "", "step": known.get("step"), "by": "shim"})
+            write_once(
+                path, {"checkpoint": known.get("checkpoint") or "", "step": known.get("step"), "by": "shim", "suspect_files": suspects}
+            )
         return (read_json(path) or known).get("checkpoint") or ""
+
+    def suspect_files(self) -> str | None:
+        """The data that held earlier attempts up, as a JSON list, or None where nothing is suspected."""
+        found = self._start().get("suspect_files")
+        return json.dumps(found) if isinstance(found, list) and found else None
+
+    def pause(self, most_s: float) -> None:
+        """Wait until this attempt may start. A signal that ends us ends the wait."""
+        not_before = self._start().get("not_before_unix_s")
+        if not isinstance(not_before, (int, float)):
+            return
+        wait_s = min(not_before - time.time(), most_s)
+        if wait_s > 0:
+            if self.rank == 0:
+                say(f"attempt {self.attempt} starts in {wait_s:.0f} s: the last ones failed one soon after the other")
+            time.sleep(wait_s)
+
+    def _start(self) -> dict[str, Any]:
+        """What is known of this attempt's start. Written before the attempt before it ended, so nobody waits for it."""
+        return read_json(os.path.join(self.run_dir, "resume", f"{self.attempt}.json")) or {}

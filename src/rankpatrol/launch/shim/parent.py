@@ -14,7 +14,7 @@ import time
 from typing import Callable, ContextManager, Mapping, NamedTuple
 
 from rankpatrol.launch.shim.control import ControlSocket
-from rankpatrol.launch.shim.desk import RESUME_WAIT_S, Desk
+from rankpatrol.launch.shim.desk import PAUSE_MOST_S, RESUME_WAIT_S, Desk
 from rankpatrol.launch.shim.kernel import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_PDEATHSIG,
@@ -52,6 +52,7 @@ class Deadlines(NamedTuple):
     settle_s: float = 0.3  # for a rank's last words to reach its log
     lost_launcher_kill_s: float = 2.0  # a rank whose launcher is gone is nobody's: all of it is gone within 5 s
     resume_s: float = RESUME_WAIT_S
+    pause_s: float = PAUSE_MOST_S
     drain_s: float = DRAIN_S
 
 
@@ -214,11 +215,13 @@ def main(command: list[str], launcher_pid: int, deadlines: Deadlines = DEADLINES
         return 1  # torchrun died before we could ask to be told
     desk = Desk(run_dir, int(rank))
     checkpoint = None if desk.knows_no_checkpoints() else desk.resume_from(deadlines.resume_s)
+    desk.pause(deadlines.pause_s)
     words = command if checkpoint is None else [word.replace("{checkpoint}", checkpoint) for word in command]
     shim = Shim(launcher_pid, deadlines)
     shim.watch_signals()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    environment = rank_environment(os.environ, environment_of(launcher_pid), checkpoint)
+    told = {"RANKPATROL_RESUME_FROM": checkpoint, "RANKPATROL_SUSPECT_FILES": desk.suspect_files()}
+    environment = rank_environment(os.environ, environment_of(launcher_pid), told)
     marks_fd: int | None = None
     if desk.wants_probe():
         environment, marks_fd = with_probe(environment, run_dir, desk.probe_socket_path())

@@ -1,4 +1,4 @@
-"""The rank's environment: as it would be without us, but for RANKPATROL_RUN_DIR and RANKPATROL_RESUME_FROM."""
+"""The rank's environment: as it would be without us, but for RANKPATROL_RUN_DIR and what the rank is told (RANKPATROL_RESUME_FROM …)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def environment_of(pid: int) -> Optional[Dict[str, str]]:
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
-def rank_environment(ours: Mapping[str, str], launchers: Optional[Mapping[str, str]], checkpoint: Optional[str]) -> Dict[str, str]:
-    """What was lent is given back, what the shell added is taken out, and the rank is told where to resume from, unless it is None."""
+def rank_environment(ours: Mapping[str, str], launchers: Optional[Mapping[str, str]], told: Mapping[str, Optional[str]]) -> Dict[str, str]:
+    """What was lent is given back, what the shell added is taken out, and the rank is told what is not None."""
     environment = {name: value for name, value in ours.items() if name not in LENT}
     for name in LENT:
         users = environment.pop(USERS + name, None)
@@ -33,6 +33,5 @@ def rank_environment(ours: Mapping[str, str], launchers: Optional[Mapping[str, s
             environment.pop(name, None)
             if name in launchers:
                 environment[name] = launchers[name]
-    if checkpoint is not None:
-        environment["RANKPATROL_RESUME_FROM"] = checkpoint
+    environment.update({name: value for name, value in told.items() if value is not None})
     return environment
