@@ -103,3 +103,17 @@ def test_ranks_that_all_ended_well_are_no_crash():
 
 def test_a_crash_is_left_to_its_launcher():
     assert crash(waiting(0), ended(1, 1, 0.0, *OWN)).not_to_be_ended
+
+
+@pytest.mark.parametrize(
+    ("last", "cause"),
+    [
+        ("OSError: [Errno 28] No space left on device: '/ckpt/step_40.pt'", "disk_full"),
+        ("OSError: [Errno 122] Disk quota exceeded", "disk_full"),
+        ("RuntimeError: unable to write to file </torch_4711_1_0>: No space left on device (28)", "shm_too_small"),
+        ("RuntimeError: [enforce fail at inline_container.cc:659] . unexpected pos 64 vs 0", "user_exception"),
+    ],
+)
+def test_a_full_disk_is_told_from_full_shared_memory(last, cause):
+    found = crash(waiting(0), ended(1, 1, 0.0, *OWN[:2], last))
+    assert (found.cause, found.culprit_ranks) == (cause, (1,))

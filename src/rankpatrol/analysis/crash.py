@@ -13,7 +13,12 @@ _SIGNALS = {
     1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"
 }  # fmt: skip
 _BY_SIGNAL = {6: "sigabrt", 11: "sigsegv"}
-_SHARED_MEMORY = re.compile(r"unable to (?:write|mmap|open).*(?:/dev/shm|shared memory)|insufficient shared memory", re.IGNORECASE)
+_SHARED_MEMORY = re.compile(
+    # torch names its shared memory /torch_PID_…; the room that is missing there is not the disk's.
+    r"unable to (?:write|mmap|open).*(?:/dev/shm|shared memory|</torch_\d)|insufficient shared memory",
+    re.IGNORECASE,
+)
+_DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
 _GPU_MEMORY = re.compile(r"CUDA out of memory|torch\.OutOfMemoryError|cudaErrorMemoryAllocation")
 
 
@@ -99,6 +104,9 @@ def _cause(snapshot: Snapshot, end: End) -> Cause:
             ("its log says so",),
             ("Look for another process on that GPU, then at the batch size",),
         )
+    if end.failure.exception is not None and _DISK_FULL.search(end.failure.message):
+        phrase = f"found the disk full: {end.failure.message}{_at(end)}"
+        return "disk_full", phrase, ("its log ends with that traceback",), ("Make room where it writes, or raise its quota",)
     if end.failure.exception is not None:
         message = f": {end.failure.message}" if end.failure.message else ""
         phrase = f"raised {end.failure.exception}{message}{_at(end)}"
