@@ -135,6 +135,7 @@ class Agent:
     def _begin_attempt(self, attempt: Attempt) -> None:
         if attempt.number not in self._teller.begun:
             self._teller.attempt_begins(attempt)
+            self._recovery.lemons.began(attempt)
             self._start_judging(attempt)
 
     def _start_judging(self, attempt: Attempt) -> None:

@@ -53,6 +53,10 @@ class Hands(Protocol):
         """Plan and execute the recovery. Raises PatrolError where it was not done."""
         ...
 
+    def remember(self, state: IncidentState) -> None:
+        """Keep for other jobs whose node this verdict names. Never waits, never raises."""
+        ...
+
     def announce(self, what: str, style: str) -> None:
         """Tell the user."""
         ...
@@ -184,6 +188,7 @@ class IncidentDesk:
         named = {"culprit_ranks": diagnosis.culprit_ranks, "awaited_ranks": diagnosis.awaited_ranks}
         if self._tell("verdict", state, verdict=diagnosis.verdict, **named, **_said(state)):
             self._hands.announce(f"{diagnosis.verdict} / {diagnosis.cause} ({diagnosis.certainty}): {diagnosis.sentence}", "verdict")
+        self._hands.remember(state)
 
     def _seal(self, state: IncidentState, *, fresh: bool) -> IncidentEvent:
         began_s = self._clock.mono_s()

@@ -6,6 +6,7 @@ from rankpatrol.act.execute import StepReport, execute
 from rankpatrol.act.plan import ActionPlan, Outlook, next_start, plan, stop
 from rankpatrol.agent.checkpoint_watch import CheckpointWatch, verified
 from rankpatrol.agent.eyes import Eyes
+from rankpatrol.agent.lemon_watch import LemonWatch
 from rankpatrol.agent.sealing import Sealer
 from rankpatrol.agent.teller import Teller
 from rankpatrol.core.durations import say_duration
@@ -14,6 +15,7 @@ from rankpatrol.evidence.bundle import reopen
 from rankpatrol.evidence.shelf import shelve
 from rankpatrol.incident.records import FINAL_VERDICTS, IncidentState
 from rankpatrol.launch.rundir import JobSpec, OrderedEnd, RunDir
+from rankpatrol.lemons.memory import lemon_path
 from rankpatrol.schedulers.local import LocalScheduler
 from rankpatrol.system.background import Courier
 from rankpatrol.system.clock import Clock
@@ -39,6 +41,7 @@ class Recovery:
         self.scheduler = LocalScheduler(run_dir)
         self.checkpoints = CheckpointWatch(spec.checkpoints)
         self._sealer = Sealer(spec, run_dir, clock)
+        self.lemons = LemonWatch(spec, lemon_path(), lambda problem: self.announce(problem, "plain"))
 
     def put_aside(self) -> None:
         """Keep the looks at hand for a later seal."""
@@ -65,6 +68,10 @@ class Recovery:
 
         if not execute(self._plan(state, outlook), proof, self.scheduler, self._clock, tell):
             raise NotRecovered(f"attempt {state.attempt} could not be ended")
+
+    def remember(self, state: IncidentState) -> None:
+        """Keep the culprits' nodes for other jobs."""
+        self.lemons.judged(state, self._eyes.attempt)
 
     def announce(self, what: str, style: str) -> None:
         """Tell the user."""

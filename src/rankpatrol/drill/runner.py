@@ -48,8 +48,8 @@ def watch_command(scene: Scene, settings: Settings, pid: int) -> list[str]:
 
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:
-    """Ours, with this Python's own torchrun first on the path."""
-    own = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+    """Ours, with this Python's own torchrun first on the path. A fault that we play is no node's fault: nothing is remembered of it."""
+    own = {"RANKPATROL_LEMONS": "", "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
     return {**os.environ, **own, **more}
 
 
