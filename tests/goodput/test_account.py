@@ -166,6 +166,21 @@ def test_what_is_broken_is_said_and_still_accounted_for(what):
     assert min(found.parts_s.values()) >= 0
 
 
+def test_times_long_before_the_job_are_no_times():
+    job = Job().starts().steps(0, range(1, 11)).at(5, "queued", since=0).at(10, "verdict", **verdict(-START, [1]))
+    found = account(job.at(10, "attempt_ended", reason="failed"))
+    assert (found.wall_s, found.cards[0].time_to_detect_s) == (10, 0)
+
+
+def test_jobs_whose_command_nobody_knows_are_runs_of_their_own():
+    """`watch` attaches to what others started."""
+    launches = []
+    for place, begin in enumerate((0, 100)):
+        job = Job().at(begin, "job_started", command=[], ranks=4).attempt(0, begin).steps(begin, range(1, 11))
+        launches.append(launch_of(f"job{place}", job.content(), place))
+    assert len(runs_of(launches)) == 2
+
+
 def test_nothing_in_a_file_is_no_launch():
     assert launch_of("job", b"\n{}\n\xff\xfe", 0) is None
 
@@ -182,3 +197,16 @@ def test_a_recorded_crash_of_four_ranks():
     assert (card.incident.cause, card.incident.culprit_ranks, card.ranks) == ("sigsegv", (2,), 4)
     assert 0 < card.time_to_identify_s < 5 < card.time_to_recover_s < 30
     assert 0 < card.lost_work_s < 3
+
+
+def test_a_recorded_hang_of_four_ranks_with_their_probes():
+    """The drill's own stopwatch said: verdict 10.9 s and end 15.6 s after the onset, resumed at step 10, stuck before step 16."""
+    launch = launch_of("job", (RECORDED / "loader.jsonl").read_bytes(), 0)
+    found = account_of([launch])
+    (card,) = found.cards
+    assert (found.attempts, found.ranks, found.remarks) == (2, 4, ())
+    assert (card.incident.verdict, card.incident.cause, card.incident.culprit_ranks) == ("hang", "data_loader_worker_stuck", (3,))
+    assert card.stall_s == pytest.approx(15.6, abs=0.3)
+    assert 0 < card.lost_work_s < 6 * 0.5
+    assert {piece.part for piece in found.pieces[-2:]} == {Part.PRODUCTIVE, Part.IDLE}
+    assert sum(found.parts_s.values()) == pytest.approx(found.wall_s)

@@ -37,12 +37,15 @@ class Teller:
         first = attempt.places[0]
         ranks = {str(place.rank): {"node": place.node, "pid": place.pid, "shim_pid": place.shim_pid} for place in attempt.places}
         counts = {"scheduler_restarts": first.scheduler_restarts, "torchrun_restarts": first.torchrun_restarts}
-        self.journal.tell("attempt_started", attempt.number, ranks=ranks, **counts)
         resume = self._run_dir.read(f"resume/{attempt.number}.json", ResumePoint)
-        resumed = ""
+        suspects = {"suspect_files": resume.suspect_files} if resume is not None and resume.suspect_files else {}
+        self.journal.tell("attempt_started", attempt.number, ranks=ranks, **counts, **suspects)
+        resumed = (
+            f", told to beware of {', '.join(dict.fromkeys(each.file for each in resume.suspect_files))}" if resume and suspects else ""
+        )
         if resume is not None and resume.checkpoint:
             self.journal.tell("resumed", attempt.number, checkpoint=resume.checkpoint, step=resume.step)
-            resumed = f", resuming from {Path(resume.checkpoint).name}"
+            resumed = f", resuming from {Path(resume.checkpoint).name}{resumed}"
         self.voice.say(f"watching {attempt.world_size()} ranks, attempt {attempt.number}{resumed}")
 
     def attempt_ends(self, attempt: Attempt, *, ordered: bool) -> None:

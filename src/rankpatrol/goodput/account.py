@@ -48,7 +48,7 @@ def runs_of(launches: Iterable[Launch]) -> list[list[Launch]]:
     runs: list[list[Launch]] = []
     for launch in sorted(launches, key=lambda each: each.span.begin_s):
         fits = [run for run in runs if run[-1].command == launch.command and launch.span.begin_s >= run[-1].span.end_s - _OVERLAP_S]
-        if fits and launch.command is not None:
+        if fits and launch.command:
             fits[-1].append(launch)
         else:
             runs.append([launch])

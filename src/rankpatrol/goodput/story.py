@@ -10,6 +10,8 @@ from rankpatrol.goodput.records import Attempt, Event, Incident, Launch, Span
 _AT_ONCE_S = 2.0
 # A launcher needs minutes to start its ranks at most: an earlier time is another clock's.
 _LAUNCHING_MOST_S = 3600.0
+# No queue is longer: an earlier time is no time.
+_QUEUE_MOST_S = 60 * 86400.0
 
 
 def launch_of(source: str, content: bytes, number: int) -> Launch | None:
@@ -31,7 +33,7 @@ def launch_of(source: str, content: bytes, number: int) -> Launch | None:
         span=Span(begin_s, end_s),
         ended=ended is not None,
         attempts=attempts,
-        incidents=_incidents(events, number),
+        incidents=_incidents(events, number, begin_s),
         queued=_queued(events),
         remarks=(*remarks, *said),
     )
@@ -154,36 +156,36 @@ def _queued(events: Iterable[Event]) -> tuple[Span, ...]:
     found = []
     for event in events:
         since_s = seconds(event.since) if event.kind == "queued" else None
-        if since_s is not None:
+        if since_s is not None and event.at_unix_s - since_s <= _QUEUE_MOST_S:
             told_later = event.at_unix_s - since_s > _AT_ONCE_S
             found.append(Span(since_s, event.at_unix_s if told_later else float("inf")))
     return tuple(found)
 
 
-def _incidents(events: Iterable[Event], launch: int) -> tuple[Incident, ...]:
+def _incidents(events: Iterable[Event], launch: int, begin_s: float) -> tuple[Incident, ...]:
     stories: dict[str, list[Event]] = {}
     signals = [event for event in events if event.kind == "signal"]
     for event in events:
         if event.incident is not None:
             stories.setdefault(str(event.incident), []).append(event)
-    found = (_incident(launch, name, story, signals) for name, story in stories.items())
+    found = (_incident((launch, name), story, signals, begin_s) for name, story in stories.items())
     return tuple(sorted((each for each in found if each is not None), key=lambda incident: incident.onset_s))
 
 
-def _incident(launch: int, name: str, story: list[Event], signals: list[Event]) -> Incident | None:
-    """None where neither its alert nor its verdict is left."""
+def _incident(name: tuple[int, str], story: list[Event], signals: list[Event], begin_s: float) -> Incident | None:
+    """None where neither its alert nor its verdict is left. An onset before the job itself is none."""
     alert, verdict, closed = (_first(story, kind) for kind in ("alert", "verdict", "incident_closed"))
     told = alert or verdict
     last = verdict or alert
     if told is None or last is None:
         return None
     onsets = (seconds(each.onset_unix_s) for each in (last, told))
-    onset_s = min(next((onset for onset in onsets if onset is not None), told.at_unix_s), told.at_unix_s)
+    onset_s = min(next((onset for onset in onsets if onset is not None and onset >= begin_s), told.at_unix_s), told.at_unix_s)
     woken = [event.at_unix_s for event in signals if event.attempt == told.attempt and onset_s <= event.at_unix_s <= told.at_unix_s]
     named = [event for event in (alert, verdict) if event is not None and ranks(event.culprit_ranks or event.suspect_ranks)]
     return Incident(
-        launch=launch,
-        incident=name,
+        launch=name[0],
+        incident=name[1],
         attempt=told.attempt,
         cause=text(last.cause, "unknown"),
         verdict=text(verdict.verdict, "unknown") if verdict else None,
