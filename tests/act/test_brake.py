@@ -64,6 +64,11 @@ def test_twice_is_not_enough_and_progress_begins_anew():
     assert outcome(35, 21, 21, 21) is not None
 
 
+def test_three_silences_of_one_attempt_are_no_three_failed_attempts():
+    stalled = failure(STUCK, 21)
+    assert braked(stalled, (stalled, stalled), BUDGET) is None
+
+
 def test_whichever_rank_it_was_it_is_the_same_failure():
     assert signature(but(CRASH, culprit_ranks=(2,)), 21) == signature(CRASH, 21)
 
@@ -110,7 +115,7 @@ def test_what_would_only_happen_again_is_not_started_again(changes, step, phase,
 
 def different(number, spacing_s):
     """So many failures that have nothing in common but their time; the last one is now."""
-    return [failure(step=step, at=NOW - (number - 1 - step) * spacing_s) for step in range(number)]
+    return [failure(step=step, attempt=step, at=NOW - (number - 1 - step) * spacing_s) for step in range(number)]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +144,7 @@ def test_pauses_grow_and_end_with_the_hour():
 
 @given(st.lists(st.floats(0, 1e6), max_size=60), st.floats(0, 1e7))
 def test_no_pause_is_negative_or_longer_than_the_longest(times, now):
-    found = pause_s(now, tuple(failure(at=at) for at in times), BUDGET)
+    found = pause_s(now, tuple(failure(at=at, attempt=attempt) for attempt, at in enumerate(times)), BUDGET)
     assert 0 <= found <= BUDGET.longest_pause_s
 
 
@@ -153,6 +158,8 @@ FAILURES = st.builds(
 
 @given(st.lists(FAILURES, max_size=6), FAILURES)
 def test_nothing_but_three_alike_in_a_row_ever_stops_a_job_within_its_budget(history, now):
+    history = [msgspec.structs.replace(each, attempt=attempt) for attempt, each in enumerate(history)]
+    now = msgspec.structs.replace(now, attempt=len(history))
     if braked(now, tuple(history), BUDGET) is not None:
         mine = signature(now.diagnosis, now.step)
         assert [signature(each.diagnosis, each.step) for each in history[-2:]] == [mine, mine]

@@ -220,13 +220,14 @@ def test_an_attempt_waits_for_its_time_and_no_longer_than_the_longest_pause(job:
     assert 0.5 <= time.monotonic() - began < 5
 
 
-def test_an_attempt_that_waits_ends_when_it_is_told_to(job: Job) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_attempt_that_waits_ends_when_it_is_told_to(job: Job, number: signal.Signals) -> None:
     (job.run_dir.path / "resume" / "1.json").write_text(json.dumps({"not_before_unix_s": time.time() + 3600}))
     with subprocess.Popen(shim_command(["-c", "pass"]), env=job.environment(restarts=1), stderr=subprocess.PIPE) as waiting:
         assert waiting.stderr is not None
         assert b"attempt 1 starts in 600 s" in waiting.stderr.readline()
-        waiting.terminate()
-        assert waiting.wait(5) == -signal.SIGTERM
+        waiting.send_signal(number)
+        assert (waiting.wait(5), waiting.stderr.read()) == (-number, b"")
 
 
 @pytest.mark.parametrize("known", ["/checkpoints/step20", None])

@@ -94,7 +94,8 @@ def _ordinal(number: int) -> str:
 
 
 def _since(history: tuple[Failure, ...], now_unix_s: float, window_s: float) -> int:
-    return sum(1 for failure in history if now_unix_s - failure.at_unix_s <= window_s)
+    """How many attempts failed within the window."""
+    return len({failure.attempt for failure in history if now_unix_s - failure.at_unix_s <= window_s})
 
 
 def _after_the_last_step(now: Failure, _history: tuple[Failure, ...], _budget: Budget) -> Diagnosis | None:
@@ -129,7 +130,9 @@ def _no_memory_at_loading(now: Failure, _history: tuple[Failure, ...], _budget: 
 
 def _again_the_same(now: Failure, history: tuple[Failure, ...], _budget: Budget) -> Diagnosis | None:
     mine = signature(now.diagnosis, now.step)
-    alike = history[-(SAME_MOST - 1) :]
+    # A silence that was judged and ended by itself is no failed attempt; of each attempt the last word counts.
+    before = {failure.attempt: failure for failure in history if failure.attempt != now.attempt}
+    alike = tuple(before.values())[-(SAME_MOST - 1) :]
     same = all(signature(earlier.diagnosis, earlier.step) == mine for earlier in alike)
     if len(alike) < SAME_MOST - 1 or not mine.tells_something() or not same:
         return None

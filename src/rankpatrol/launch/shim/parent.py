@@ -209,6 +209,8 @@ def main(command: list[str], launcher_pid: int, deadlines: Deadlines = DEADLINES
         return _be(command)
     hold_standard_streams()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [getattr(signal, name) for name in HELD_AT_START])
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while we wait for our start is an end, not a traceback
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != launcher_pid:
