@@ -180,6 +180,24 @@ def test_a_loop_of_one_line_is_a_spin_once_enough_looks_agree():
     assert (found.verdict, found.cause, found.culprit_ranks) == ("hang", "spin", (0,))
 
 
+def busy_loader(line, ticks):
+    child = loader(900, call=SystemCall("running"), state="R", ticks=ticks)
+    return scenes.snapshot(victim(0), starving(1, (child, scenes.stack(900, ("decode", "/home/u/data.py", line), *FETCH))))
+
+
+def test_a_loader_in_an_endless_loop_is_no_more_than_suspected_until_enough_looks_agree():
+    few = diagnose(tuple(busy_loader(7, 200 * number) for number in range(2)))
+    assert (few.cause, few.culprit_ranks, few.certainty) == ("data_loader_worker_stuck", (1,), Certainty.SUSPECTED)
+    enough = diagnose(tuple(busy_loader(7, 200 * number) for number in range(5)))
+    assert (enough.culprit_ranks, enough.certainty) == ((1,), Certainty.SUPPORTED)
+    assert "gets nothing done" in enough.sentence
+
+
+def test_a_loader_that_computes_in_changing_places_is_a_benign_wait():
+    seen = diagnose(tuple(busy_loader(line, 200 * number) for number, line in enumerate((7, 9, 21, 30, 44))))
+    assert (seen.verdict, seen.awaited_ranks) == ("benign_wait", (1,))
+
+
 def test_a_loop_that_wrote_something_in_any_of_the_looks_is_no_spin():
     history = list(looks([7, 7, 7, 7, 7, 7, 7]))
     for at in range(3, len(history)):

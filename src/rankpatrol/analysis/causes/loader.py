@@ -5,6 +5,7 @@ from rankpatrol.analysis.frames import is_inside, say_frame, users_frame
 from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.scene import Cause, Scene
 from rankpatrol.analysis.waits import IO_CALLS, blocking_call, main_thread, say_call
+from rankpatrol.analysis.work import Effort
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import ProcessSample, ThreadStack
 
@@ -46,7 +47,8 @@ def _clarity(loader: ProcessSample) -> tuple[int, int]:
 
 def _blame(scene: Scene, rank: int, loader: ProcessSample, stuck: list[ProcessSample]) -> Cause:
     thread, call = _stack(scene, rank, loader), blocking_call(loader)
-    what, lines = _what(loader, scene.effort_of(rank, loader.id.pid).busy)
+    seen = scene.effort_of(rank, loader.id.pid)
+    what, lines = _what(loader, seen)
     reasons = [f"rank {rank} waits for its data loader, and loader process {loader.id.pid} {what}"]
     frame = users_frame(thread) if thread is not None else None
     if frame is not None:
@@ -66,17 +68,20 @@ def _blame(scene: Scene, rank: int, loader: ProcessSample, stuck: list[ProcessSa
         process=loader,
         file=call.path if call else None,
         file_offset_bytes=call.offset_bytes if call else None,
+        quiet_since_mono_s=seen.since_mono_s if seen.spins else None,
     )
 
 
-def _what(loader: ProcessSample, busy: bool) -> tuple[str, int]:
+def _what(loader: ProcessSample, seen: Effort) -> tuple[str, int]:
     """What the loader is at, and how many lines of evidence the kernel gives for it."""
     call = blocking_call(loader)
     if loader.state in "Tt":
         return "is stopped (state T)", 1
     if call is not None and call.name in IO_CALLS:
         return f"is blocked {say_call(call)}", 1
-    if busy:
+    if seen.spins:
+        return "is busy in the same few lines and gets nothing done", 1
+    if seen.busy:
         return "computes for a long time on one sample", 0
     if call is not None:
         return f"waits in {call.name}", 1
