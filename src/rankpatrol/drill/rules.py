@@ -28,9 +28,11 @@ def complaints(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
 
 def wrong_names(outcome: Outcome) -> Iterator[str]:
     """Naming another rank beside the right one is wrong too."""
+    told = outcome.told
+    right = None if told.rank is None else tuple(sorted((told.rank, *told.others)))
     for event in outcome.events:
-        if event.named is not None and event.named != (outcome.told.rank,):
-            yield f"{_say(event)}, but it is rank {outcome.told.rank}"
+        if event.named is not None and event.named != right:
+            yield f"{_say(event)}, but it is rank {', '.join(map(str, right or ())) or 'of nobody'}"
 
 
 def _always(outcome: Outcome) -> Iterator[str]:

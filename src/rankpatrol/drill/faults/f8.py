@@ -10,7 +10,7 @@ class SkipsACollective(AtCall):
 
     id = "F8"
     verdict = "hang"
-    causes = ("rank_missing_collective", "collective_mismatch_op")
+    causes: tuple[str, ...] = ("rank_missing_collective", "collective_mismatch_op")
     expects = Expectation.RECOVERS
     at = "barrier"
     do = "skip"

@@ -156,7 +156,7 @@ def _make_on_call(plan: dict[str, Any], chore: Callable[..., None], is_chosen: b
 
     def on_call(*_ignored: object) -> Any:
         calls[0] += 1
-        told = {"rank": plan["rank"], "step": plan["step"], "pids": [os.getpid()]}
+        told = {"rank": plan["rank"], "step": plan["step"], "pids": [os.getpid()], "others": plan.get("others", [])}
         if plan.get("timed", True):
             told["at_unix_s"] = time.time()
         if calls[0] != plan["call"]:
@@ -166,7 +166,7 @@ def _make_on_call(plan: dict[str, Any], chore: Callable[..., None], is_chosen: b
         elif _write_note(plan["note"], told, os.O_EXCL):
             chore(plan)
             _write_note(plan["note"], dict(told, until_unix_s=time.time()), os.O_TRUNC)
-            return True if plan["do"] == "skip" else None
+            return True if plan["do"] in {"skip", "reduce_instead"} else None
         return None  # hooks of torch take anything else for a new input
 
     return on_call

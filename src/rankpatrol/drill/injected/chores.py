@@ -74,6 +74,41 @@ def fill_a_pipe(plan: dict[str, Any]) -> None:
         os.write(target, bytes(1 << 16))
 
 
+def reduce_instead(_plan: dict[str, Any]) -> None:
+    """Run another collective than the others do."""
+    import torch  # ruff: ignore[PLC0415] - this file is read before the training imports torch
+
+    torch.distributed.all_reduce(torch.ones(7))
+
+
+def reduce_own_size(plan: dict[str, Any]) -> None:
+    """The same collective on every rank, and one of them brings fewer numbers."""
+    import torch  # ruff: ignore[PLC0415] - as above
+
+    mine = os.environ["RANK"] == str(plan["rank"])
+    torch.distributed.all_reduce(torch.ones(500 if mine else 4000))
+
+
+def meet(_plan: dict[str, Any]) -> None:
+    """One barrier more, of this rank alone."""
+    import torch  # ruff: ignore[PLC0415] - as above
+
+    torch.distributed.barrier()
+
+
+def cross(plan: dict[str, Any]) -> None:
+    """Two groups of the same two ranks, used by one in this order and by the other in that."""
+    import torch  # ruff: ignore[PLC0415] - as above
+
+    world = torch.distributed.get_world_size()
+    pair = [plan["rank"], (plan["rank"] + 1) % world]
+    groups = [torch.distributed.new_group(sorted(pair)) for _ in range(2)]
+    mine = int(os.environ["RANK"])
+    if mine in pair:
+        for group in groups if mine == pair[0] else groups[::-1]:
+            torch.distributed.all_reduce(torch.ones(1), group=group)
+
+
 def evaluate(plan: dict[str, Any]) -> None:
     """Evaluate in silence: forward passes without a line and without a collective."""
     tune(plan)
