@@ -11,6 +11,9 @@ from rankpatrol.core.errors import PatrolError
 from rankpatrol.incident.machine import step
 from rankpatrol.incident.records import (
     ActionEnded,
+    ActionHeld,
+    AnsweredYes,
+    AskPerson,
     AttemptEnded,
     BundleSealed,
     CarryOut,
@@ -20,15 +23,21 @@ from rankpatrol.incident.records import (
     IncidentPolicy,
     IncidentState,
     Instruction,
+    LookAgain,
+    LookedAgain,
     ProgressReturned,
     RaiseAlert,
+    SayChanged,
     SealEvidence,
     SealFailed,
     Stage,
     SuspectNamed,
+    Unpaused,
     VerdictGiven,
+    WaitsFor,
 )
 from rankpatrol.journal import Journal, read_events, read_incident_events
+from rankpatrol.launch.pauses import Pause
 from rankpatrol.system.clock import Clock
 
 
@@ -47,6 +56,18 @@ class Hands(Protocol):
         """Plan and execute the recovery. Raises PatrolError where it was not done."""
         ...
 
+    def look_again(self) -> Diagnosis:
+        """What the ranks show now."""
+        ...
+
+    def paused(self) -> Pause | None:
+        """The pause that stands at this moment."""
+        ...
+
+    def answer_command(self, incident: int) -> str:
+        """What a person types to say yes."""
+        ...
+
     def announce(self, what: str, style: str) -> None:
         """Tell the user."""
         ...
@@ -59,12 +80,12 @@ class IncidentDesk:
         self._policy, self._journal, self._hands, self._clock = policy, journal, hands, clock
         self.state: IncidentState | None = None
         self._count = 0
-        self._told: set[tuple[str, int]] = set()
+        self._told: set[tuple[str, int, int]] = set()
         self._failures: list[Signature] = []
 
     def adopt(self, spool: Path) -> None:
         """Take up what an earlier agent left: its incident, and the instruction it had not finished; what it told stays told."""
-        self._told = {(event["kind"], event["incident"]) for event in read_events(spool) if "incident" in event}
+        self._told = {(event["kind"], event["incident"], event.get("again", 0)) for event in read_events(spool) if "incident" in event}
         self._failures.clear()
         pending: tuple[Instruction, ...] = ()
         for event in read_incident_events(spool):
@@ -88,12 +109,22 @@ class IncidentDesk:
 
     def judged(self, onset_unix_s: float, diagnosis: Diagnosis, step: int | None = None) -> None:
         """The judge's patience is over, the attempt having come to `step`. The third failure of one kind in a row becomes a stop."""
-        if self.open_incident() is None:
-            return
+        state = self.open_incident()
+        if state is None or state.stage is not Stage.ALERTED:
+            return  # an agent that was started again judges anew what waits already
         now = signature(diagnosis, step)
         stop = braked(diagnosis, tuple(self._failures), now)
         self._failures.append(now)
         self._handle(VerdictGiven(onset_unix_s=onset_unix_s, diagnosis=stop or diagnosis, step=step))
+
+    def unpaused(self) -> None:
+        """Nobody has paused actions: an incident that waits for this is looked at again."""
+        if self.state is not None and self.state.waits_for is WaitsFor.UNPAUSE:
+            self._handle(Unpaused())
+
+    def answered_yes(self, by: str) -> None:
+        """A person has said yes to the open question."""
+        self._handle(AnsweredYes(by=by))
 
     def progress_returned(self) -> None:
         """Every rank stirs again."""
@@ -124,27 +155,39 @@ class IncidentDesk:
                 self._hands.put_aside()
                 if not instruction.quiet:
                     self._raise_alert(state)
-            case GiveVerdict():
-                self._give_verdict(state)
             case SealEvidence():
                 return self._seal(state, fresh=instruction.fresh)
             case CarryOut():
                 return self._act(state, instruction.bundle)
+            case LookAgain():
+                return LookedAgain(diagnosis=self._hands.look_again())
+            case _:
+                self._say(instruction, state)
+        return None
+
+    def _say(self, instruction: GiveVerdict | AskPerson | SayChanged | Close, state: IncidentState) -> None:
+        match instruction:
+            case GiveVerdict():
+                self._give_verdict(state)
+            case AskPerson():
+                self._ask(state)
+            case SayChanged():
+                self._say_changed(state, instruction.now)
             case Close():
                 if self._known(state) and self._tell("incident_closed", state, how=instruction.how):
                     self._hands.announce(f"incident {state.incident} closed: {instruction.how}", "good")
-        return None
 
     def _known(self, state: IncidentState) -> bool:
         """True where people have heard of this incident."""
-        return not self._told.isdisjoint({("alert", state.incident), ("verdict", state.incident)})
+        return any((kind, state.incident, 0) in self._told for kind in ("alert", "verdict"))
 
     def _tell(self, kind: str, state: IncidentState, **fields: object) -> bool:
         """Write one event of this incident, unless it stands there already."""
-        if (kind, state.incident) in self._told:
+        again = {"again": state.again} if state.again else {}
+        if (kind, state.incident, state.again) in self._told:
             return False
-        self._told.add((kind, state.incident))
-        self._journal.tell(kind, state.attempt, incident=state.incident, **fields)
+        self._told.add((kind, state.incident, state.again))
+        self._journal.tell(kind, state.attempt, incident=state.incident, **again, **fields)
         return True
 
     def _raise_alert(self, state: IncidentState) -> None:
@@ -173,7 +216,24 @@ class IncidentDesk:
             self._hands.announce(f"evidence sealed in {seconds} s: {path}", "plain")
         return BundleSealed(path=str(path))
 
+    def _ask(self, state: IncidentState) -> None:
+        """The question is an event and a line; the terminal's keyboard belongs to the training."""
+        command = self._hands.answer_command(state.incident)
+        if self._tell("question", state, what=state.would_do(), command=command):
+            self._hands.announce(f"{state.would_do()}? Nothing is done until somebody says so: {command}", "verdict")
+
+    def _say_changed(self, state: IncidentState, now: Diagnosis) -> None:
+        why = f"it is not so any more: {now.sentence}"
+        if self._tell("action_refused", state, why=why):
+            self._hands.announce(f"nothing was done about incident {state.incident}: {why}", "alert")
+
     def _act(self, state: IncidentState, bundle: str) -> IncidentEvent:
+        # Looked at here and not before: a restarted agent comes here too, and somebody may have paused it meanwhile.
+        pause = self._hands.paused()
+        if pause is not None:
+            if self._tell("action_held", state, why="paused", by=pause.by, since_unix_s=round(pause.since_unix_s, 3)):
+                self._hands.announce(f"incident {state.incident} is not acted upon: actions are paused by {pause.by}", "alert")
+            return ActionHeld(by=pause.by, since_unix_s=pause.since_unix_s)
         try:
             self._hands.recover(state, bundle)
         except PatrolError as problem:

@@ -38,7 +38,7 @@ class Sealer:
 
     def seal(self, root: Path, state: IncidentState, looks: tuple[Snapshot, ...], context: Mapping[str, object]) -> Path:
         """Seal under `root`/incidents; without fresh looks, what was put aside is sealed. Raises EvidenceError."""
-        final = root / "incidents" / str(state.incident)
+        final = root / "incidents" / state.bundle_name()
         if final.exists():
             return Path(reopen(final).path)  # sealed by an agent that died before it could say so
         snapshot = looks[-1] if looks else self._aside[-1] if self._aside else None
@@ -57,7 +57,7 @@ class Sealer:
         )
         of = IncidentRef(job=self._spec.job, attempt=state.attempt, incident=state.incident, onset_unix_s=state.onset_unix_s)
         sealed = seal(final, of, findings, self._clock)
-        tidy(final.parent, open_names=(str(state.incident),))
+        tidy(final.parent, open_names=(str(state.incident), state.bundle_name()))
         return Path(sealed.path)
 
     def _native(self, state: IncidentState, snapshot: Snapshot) -> dict[int, str | Missing]:

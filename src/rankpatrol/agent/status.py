@@ -10,6 +10,7 @@ from rankpatrol.checkpoints.report import Selection
 from rankpatrol.core.records import Missing
 from rankpatrol.incident.records import IncidentState
 from rankpatrol.judge.records import JudgeState
+from rankpatrol.launch.pauses import Pause
 from rankpatrol.launch.rundir import JobSpec
 from rankpatrol.system.clock import Clock
 
@@ -23,6 +24,8 @@ class JobView(NamedTuple):
     incident: IncidentState | None
     checkpoints: Selection | Missing
     ended: str | None = None
+    pause: Pause | None = None
+    question: str | None = None
 
 
 def state_of(view: JobView, clock: Clock) -> bytes:
@@ -40,6 +43,8 @@ def state_of(view: JobView, clock: Clock) -> bytes:
         "step": view.eyes.best_step(),
         "ranks": _ranks(view, clock),
         "incident": view.incident,
+        "paused": view.pause,
+        "answer_with": view.question,
         "checkpoints": view.checkpoints,
     }
     return msgspec.json.format(msgspec.json.encode(state))

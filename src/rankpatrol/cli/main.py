@@ -14,6 +14,9 @@ _COMMANDS = {
     "run": ("rankpatrol.cli.run", "run"),
     "status": ("rankpatrol.cli.status", "status"),
     "why": ("rankpatrol.cli.status", "why"),
+    "pause": ("rankpatrol.cli.pause", "pause"),
+    "unpause": ("rankpatrol.cli.pause", "unpause"),
+    "act": ("rankpatrol.cli.pause", "act"),
     "bundle": ("rankpatrol.cli.bundle", "bundle"),
     "checkpoints": ("rankpatrol.cli.checkpoints", "checkpoints"),
 }

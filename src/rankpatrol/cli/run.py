@@ -25,7 +25,11 @@ def _seconds(_: click.Context, param: click.Parameter, value: str) -> float:
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--job-dir", type=click.Path(path_type=Path), help="Where events, logs and evidence go.  [default: rankpatrol-runs/NAME-UTC]")
 @click.option(
-    "--policy", type=click.Choice(["observe", "recover"]), default="recover", show_default=True, help="Never act, or end and resume."
+    "--policy",
+    type=click.Choice(["observe", "ask", "recover"]),
+    default="recover",
+    show_default=True,
+    help="Never act; ask a person first (rankpatrol act); or end and resume.",
 )
 @click.option("--patience", callback=_seconds, default="180s", show_default=True, help="How long nothing may work before it is a hang.")
 @click.option(
@@ -78,7 +82,7 @@ def run(
     )
     run_dir = RunDir.create()
     click.echo(f"rankpatrol: job directory {folder}", err=True)
-    extra = launch_environment(run_dir, recover=policy == "recover", max_restarts=max_restarts)
+    extra = launch_environment(run_dir, recover=policy != "observe", max_restarts=max_restarts)
     try:
         return run_job(_without_placeholder(words), spec, extra, run_dir)
     finally:

@@ -12,6 +12,8 @@ probes/<attempt>.<rank>.sock where torch's worker server answers in that rank, o
 released.<attempt>.json      the agent has taken the evidence of a failed rank: its shim may pass the exit on
 resume/<attempt>.json        where an attempt resumes from: the first writer's word stands for all its ranks
 newest_good.json             the newest verified checkpoint, kept by the agent
+paused.json                  somebody wants nobody to act (launch/pauses.py)
+answer.json                  a person's yes to the open question, until the agent has taken it
 """
 
 import os
@@ -93,6 +95,14 @@ class OrderedEnd(Record, frozen=True, kw_only=True):
 class Released(Record, frozen=True, kw_only=True):
     """The evidence of an attempt with a failed rank is taken: its shims may let the launcher see."""
 
+    at_unix_s: float
+
+
+class Answer(Record, frozen=True, kw_only=True):
+    """A person says yes to the action that an incident waits for."""
+
+    incident: int
+    by: str
     at_unix_s: float
 
 
