@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from rankpatrol.config.resolve import Sources, resolve, values
 from rankpatrol.core.errors import BadInput, NoPermission
 from rankpatrol.launch.rundir import RunDir
 
@@ -18,7 +19,8 @@ def find_job(job_dir: Path | None) -> Path:
         if not _is_there(job_dir / "job.json"):
             raise BadInput(f"{job_dir} is not a job directory", help="Give the folder that `rankpatrol run` named in its first line.")
         return job_dir
-    found = sorted(Path("rankpatrol-runs").glob("*/job.json"), key=lambda path: path.stat().st_mtime)
+    jobs: Path = values(resolve(Sources.here(), {}))["jobs_dir"]
+    found = sorted(jobs.glob("*/job.json"), key=lambda path: path.stat().st_mtime)
     if not found:
         raise BadInput("there is no job here", help="Start one with `rankpatrol run torchrun …`, or give a job directory.")
     return found[-1].parent

@@ -19,6 +19,7 @@ _COMMANDS = {
     "unpause": ("rankpatrol.cli.pause", "unpause"),
     "act": ("rankpatrol.cli.pause", "act"),
     "bundle": ("rankpatrol.cli.bundle", "bundle"),
+    "config": ("rankpatrol.cli.settings", "config"),
     "checkpoints": ("rankpatrol.cli.checkpoints", "checkpoints"),
 }
 
