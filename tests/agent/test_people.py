@@ -1,74 +1,16 @@
-"""A pause, a question and an answer, on ranks that truly stand: `rankpatrol run` with a launcher and ranks that need no torch."""
+"""A pause, a question and an answer, on ranks that truly stand."""
 
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
-LAUNCHER = HERE.parent / "launch" / "standin_launcher.py"
-TRAINING = HERE / "standin_training.py"
+from standin_job import running
 
 pytestmark = pytest.mark.timeout(90)
-
-
-class RunningJob:
-    """One job under `rankpatrol run`, and what a person types beside it."""
-
-    def __init__(self, folder, process, env):
-        self.folder, self.process, self.env = folder, process, env
-        self.job_dir = folder / "job"
-
-    def events(self):
-        try:
-            return [json.loads(line) for line in (self.job_dir / "events.jsonl").read_text().splitlines()]
-        except (FileNotFoundError, ValueError):
-            return []
-
-    def wait_for(self, kind, within_s=40):
-        until = time.monotonic() + within_s
-        while not (found := [event for event in self.events() if event["kind"] == kind]):
-            assert time.monotonic() < until, [event["kind"] for event in self.events()]
-            assert self.process.poll() is None or kind == "job_ended", self.said()
-            time.sleep(0.1)
-        return found[-1]
-
-    def kinds(self):
-        return [event["kind"] for event in self.events()]
-
-    def type(self, *words):
-        command = [sys.executable, "-m", "rankpatrol", *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=self.env, cwd=self.folder)
-
-    def run_dir(self):
-        return Path(json.loads((self.job_dir / "job.json").read_text())["run_dir"])
-
-    def said(self):
-        return (self.folder / "stderr.txt").read_text()
-
-
-@contextmanager
-def running(folder, *options, launcher=(str(LAUNCHER), "3", str(TRAINING), "1")):
-    local = Path(f"/tmp/rp-people-{os.getpid()}")
-    local.mkdir(exist_ok=True)
-    env = {**os.environ, "TMPDIR": str(local), "RANKPATROL_STATE_DIR": str(folder / "state")}
-    with (folder / "stderr.txt").open("w") as errors:
-        words = [sys.executable, "-m", "rankpatrol", "run", "--job-dir", "job", "--patience", "3s", *options, sys.executable, *launcher]
-        process = subprocess.Popen(words, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=errors)
-    try:
-        yield RunningJob(folder, process, env)
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            process.wait(40)
-        assert list(local.iterdir()) == []
-        local.rmdir()
 
 
 def test_a_paused_job_is_watched_and_sealed_and_acted_upon_only_after_the_pause(tmp_path):

@@ -66,6 +66,27 @@ def test_another_users_switch_is_refused_with_who_may(tmp_path: Path) -> None:
     folder.rmdir()
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_a_home_that_is_another_users_pauses_nobody_and_a_closed_switch_in_ones_own_does() -> None:
+    folder = Path(f"/tmp/rp-home-{os.getpid()}")
+    folder.mkdir(mode=0o755)
+    set_pause(folder / "paused.json", PAUSE)
+    (folder / "paused.json").chmod(0o600)
+    os.seteuid(65534)
+    try:
+        closed_file = read_pause(folder / "paused.json", "machine")
+        os.seteuid(0)
+        folder.chmod(0o700)
+        os.seteuid(65534)
+        closed_folder = read_pause(folder / "paused.json", "machine")
+    finally:
+        os.seteuid(0)
+    lift_pause(folder / "paused.json", "machine")
+    folder.rmdir()
+    assert closed_file is not None
+    assert closed_folder is None
+
+
 def test_who_asks_is_the_person_behind_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUDO_USER", "eve")
     assert who_asks() == f"eve@{os.uname().nodename}"

@@ -20,6 +20,7 @@ _COMMANDS = {
     "act": ("rankpatrol.cli.pause", "act"),
     "bundle": ("rankpatrol.cli.bundle", "bundle"),
     "config": ("rankpatrol.cli.settings", "config"),
+    "doctor": ("rankpatrol.cli.doctor", "doctor"),
     "checkpoints": ("rankpatrol.cli.checkpoints", "checkpoints"),
 }
 

@@ -45,6 +45,8 @@ def read_pause(switch: Path, scope: str) -> Pause | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, msgspec.MsgspecError) as problem:
+        if _is_closed(switch):
+            return None  # sudo -u may leave HOME as it was: a home that is closed to us holds no word of ours
         return Pause(since_unix_s=_changed_unix_s(switch), by="somebody", why=f"{switch} cannot be read: {problem}", scope=scope)
 
 
@@ -80,6 +82,17 @@ def who_asks() -> str:
     except (KeyError, OSError):
         user = f"uid {os.getuid()}"
     return f"{user}@{os.uname().nodename}"
+
+
+def _is_closed(switch: Path) -> bool:
+    """True where its folder does not let us see whether it is there."""
+    try:
+        switch.stat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _changed_unix_s(switch: Path) -> float:

@@ -126,7 +126,7 @@ class RunDir:
     def create(cls) -> "RunDir":
         """Make a new one on a local disk, closed to other users. Raises BadInput where there is no room for one."""
         refused = []
-        for folder in _local_folders():
+        for folder in run_dir_folders():
             try:
                 return cls(_furnished(folder))
             except OSError as problem:
@@ -187,7 +187,7 @@ class RunDir:
             return []
 
 
-def _local_folders() -> list[str]:
+def run_dir_folders() -> list[str]:
     """Where a run directory may lie, best first.
 
     Not XDG_RUNTIME_DIR unless nothing else is there: it is emptied when its user logs out (pam_systemd(8)), and trainings outlive that.
