@@ -18,6 +18,7 @@ _COMMANDS = {
     "pause": ("rankpatrol.cli.pause", "pause"),
     "unpause": ("rankpatrol.cli.pause", "unpause"),
     "act": ("rankpatrol.cli.pause", "act"),
+    "capture": ("rankpatrol.cli.capture", "capture"),
     "bundle": ("rankpatrol.cli.bundle", "bundle"),
     "config": ("rankpatrol.cli.settings", "config"),
     "doctor": ("rankpatrol.cli.doctor", "doctor"),

@@ -28,6 +28,8 @@ from rankpatrol.core.errors import BadInput
 from rankpatrol.core.records import ProcessId, Record
 from rankpatrol.system.files import write_atomic, write_once
 
+# How the shim is named in a command line (launch/parent.py, SHIM).
+SHIM_FOLDER = "/rankpatrol/launch/shim"
 ROOMS = ("spool", "openings", "claims", "ranks", "exits", "shims", "probes", "resume")
 _SOCKET_PATH_MOST = 107  # unix(7)
 _LONGEST_INSIDE = len("/rankpatrol-xxxxxxxx/probes/9999.999999.sock")
