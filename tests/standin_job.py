@@ -50,12 +50,26 @@ class RunningJob:
 
 
 @contextmanager
-def running(folder, *options, launcher=(str(LAUNCHER), "3", str(TRAINING), "1")):
+def running(folder, *options, launcher=(str(LAUNCHER), "3", str(TRAINING), "1"), before=()):
+    """A job whose rank 1 sleeps in its first attempt; `before` are words in front of `rankpatrol run`."""
     local = Path(f"/tmp/rp-people-{os.getpid()}")
     local.mkdir(exist_ok=True)
     env = {**os.environ, "TMPDIR": str(local), "RANKPATROL_STATE_DIR": str(folder / "state")}
     with (folder / "stderr.txt").open("w") as errors:
-        words = [sys.executable, "-m", "rankpatrol", "run", "--job-dir", "job", "--patience", "3s", *options, sys.executable, *launcher]
+        words = [
+            *before,
+            sys.executable,
+            "-m",
+            "rankpatrol",
+            "run",
+            "--job-dir",
+            "job",
+            "--patience",
+            "3s",
+            *options,
+            sys.executable,
+            *launcher,
+        ]
         process = subprocess.Popen(words, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=errors)
     try:
         yield RunningJob(folder, process, env)

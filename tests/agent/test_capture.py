@@ -25,10 +25,9 @@ CAN_MOUNT = os.getuid() == 0 and shutil.which("unshare") and subprocess.run(["un
 TREE = """
 import os, subprocess, sys, time
 code = "import os, subprocess, sys, time, ctypes\\n" + sys.argv[1] + "\\nprint('ready', flush=True)\\ntime.sleep(60)"
-ranks = [
-    subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)})
-    for rank in (0, 1)
-]
+def place(rank):
+    return {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
+ranks = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=place(rank)) for rank in (0, 1)]
 for rank in ranks:
     rank.stdout.readline()
 print("ready", flush=True)

@@ -96,11 +96,20 @@ MOUNTINFO = "25 30 0:23 / {where} rw,nosuid{options} shared:13 - proc proc rw{mo
         (MOUNTINFO.format(where="/proc", options="", more=",hidepid=invisible,gid=4"), "invisible"),
         (MOUNTINFO.format(where="/proc", options="", more=",hidepid=off"), None),
         (MOUNTINFO.format(where="/srv/chroot/proc", options="", more=",hidepid=2"), None),
+        (MOUNTINFO.format(where="/proc", options="", more="") + "\n" + MOUNTINFO.format(where="/proc", options="", more=",hidepid=2"), "2"),
         ("", None),
     ],
 )
-def test_what_hides_processes_is_read_from_the_mount(line: str, hidden: str | None) -> None:
-    assert hidepid_of(line) == hidden
+def test_what_hides_processes_is_read_from_the_mount_that_covers_the_others(line: str, hidden: str | None) -> None:
+    assert hidepid_of(line, {1000}) == hidden
+
+
+@pytest.mark.parametrize(
+    ("options", "hidden"),
+    [("hidepid=2", None), ("hidepid=2,gid=1000", "2"), ("hidepid=ptraceable", "ptraceable"), ("hidepid=1,gid=0", None)],
+)
+def test_a_group_may_be_spared(options: str, hidden: str | None) -> None:
+    assert hidepid_of(MOUNTINFO.format(where="/proc", options="", more=f",{options}"), {0}) == hidden
 
 
 def test_a_stack_of_a_child_is_really_taken() -> None:

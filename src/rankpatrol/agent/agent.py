@@ -9,7 +9,7 @@ from rankpatrol.agent.checkpoint_watch import verified
 from rankpatrol.agent.crash_watch import look_at_crash
 from rankpatrol.agent.desk import IncidentDesk
 from rankpatrol.agent.eyes import Eyes, all_joined
-from rankpatrol.agent.looking import look_closely
+from rankpatrol.agent.looking import forbidden, look_closely
 from rankpatrol.agent.recovery import CARRY_S, CHECK_S, Recovery
 from rankpatrol.agent.roster import Attempt, current_attempt, read_attempt
 from rankpatrol.agent.status import JobView, state_of
@@ -159,7 +159,10 @@ class Agent:
 
     def _watch(self, attempt: Attempt) -> None:
         activities = self._eyes.light()
-        self._teller.phase(attempt, joined=all_joined(activities))
+        if len(activities) < attempt.world_size():
+            self._teller.unseen(attempt, "the kernel hides ranks from this user (/proc is mounted with hidepid): nothing is told of them")
+        else:
+            self._teller.phase(attempt, joined=all_joined(activities))
         self._teller.progress(attempt, self._eyes.best_step())
         # A job that was told to end is not judged: what stands still now only waits for its turn to go.
         if self._ordered() is None:
@@ -178,7 +181,10 @@ class Agent:
             case LookCloser():
                 if not self._judge_state.suspected:
                     self._teller.journal.tell("signal", attempt.number, what=finding.why)
-                self._judge(Looked(at_s=self._clock.mono_s(), diagnosis=look_closely(self._eyes)))
+                diagnosis = look_closely(self._eyes)
+                if (why := forbidden(self._eyes.looks[-1])) is not None:
+                    self._teller.unseen(attempt, f"{why}; what is told of ranks without stacks is suspected at most")
+                self._judge(Looked(at_s=self._clock.mono_s(), diagnosis=diagnosis))
             case Suspected():
                 self.desk.suspect(attempt.number, self._unix_s(finding.onset_s), finding.diagnosis, quiet=finding.quiet)
             case Judged():

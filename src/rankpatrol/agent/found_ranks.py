@@ -12,7 +12,7 @@ from rankpatrol.core.records import ProcessId, Record
 from rankpatrol.launch.rundir import SHIM_FOLDER
 from rankpatrol.launch.shim.placing import LAUNCHERS, TORCHRUN, Place, place_of
 from rankpatrol.launch.shim.rank_environment import environment_of
-from rankpatrol.system.process import identify
+from rankpatrol.system.process import identify, is_hidden
 
 
 class FoundRanks(Record, frozen=True, kw_only=True):
@@ -118,14 +118,9 @@ def _runs_python(pid: int) -> bool:
 
 
 def _not_seen(pid: int) -> BadInput | NoPermission:
-    """Gone, or hidden by /proc's hidepid option: a signal 0 tells them apart (kill(2), EPERM)."""
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
+    if is_hidden(pid):
         return NoPermission(
             f"process {pid} is there, and hidden from this user (/proc is mounted with hidepid)",
             help="Nothing was captured. Run it as that process's user, or as root.",
         )
-    except (ProcessLookupError, OverflowError):
-        pass
     return BadInput(f"there is no process {pid}", help="`ps -ef | grep torchrun` finds the launcher; its children are captured with it.")

@@ -2,7 +2,10 @@
 
 from rankpatrol.agent.eyes import Eyes
 from rankpatrol.analysis.diagnose import diagnose
+from rankpatrol.collect.stacks import FORBIDDEN
 from rankpatrol.core.diagnosis import Diagnosis
+from rankpatrol.core.records import Missing
+from rankpatrol.core.snapshot import Snapshot
 
 
 def look_closely(eyes: Eyes) -> Diagnosis:
@@ -15,3 +18,9 @@ def look_closely(eyes: Eyes) -> Diagnosis:
         eyes.add_recordings()
         found = diagnose(tuple(eyes.looks))
     return found
+
+
+def forbidden(look: Snapshot) -> str | None:
+    """Why stacks may not be taken here, where that is so of any rank."""
+    reasons = (sample.stack.reason for sample in look.ranks if isinstance(sample.stack, Missing))
+    return next((reason for reason in reasons if reason.startswith(FORBIDDEN)), None)

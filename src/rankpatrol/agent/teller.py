@@ -27,6 +27,7 @@ class Teller:
         self._phase: str | None = None
         self._step: int | None = None
         self._pause: Pause | None = None
+        self._unseen: set[int] = set()
 
     def attempt_begins(self, attempt: Attempt) -> None:
         """An attempt whose ranks are known."""
@@ -99,6 +100,14 @@ class Teller:
             return
         self.journal.tell("paused", attempt, by=pause.by, why=pause.why, since_unix_s=round(pause.since_unix_s, 3), scope=pause.scope)
         self.voice.say(f"{say_pause(pause)}; watching goes on", "alert")
+
+    def unseen(self, attempt: Attempt, why: str) -> None:
+        """What permission is missing to see ranks; once an attempt."""
+        if attempt.number in self._unseen:
+            return
+        self._unseen.add(attempt.number)
+        self.journal.tell("signal", attempt.number, what=why)
+        self.voice.say(f"{why}. `rankpatrol doctor` tells what is missing", "alert")
 
     def refused(self, attempt: int, incident: int, why: str) -> None:
         """An answer that came too late, or to no question."""

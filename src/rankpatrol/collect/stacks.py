@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rankpatrol.collect.procfs import opened, thread_state
+from rankpatrol.collect.procfs import not_there, opened, thread_state
 from rankpatrol.core.errors import BadInput, CommandFailed, ProcessChanged
 from rankpatrol.core.records import Missing, ProcessId
 from rankpatrol.core.snapshot import Stack
@@ -25,11 +25,13 @@ _LONGEST_STOP_S = 2.0
 _MAX_BYTES = 16 << 20
 _SIGSTOP_BIT = 1 << (signal.SIGSTOP - 1)
 
+# How a reason begins that no second try, and no other moment, will change.
+FORBIDDEN = "the kernel forbids tracing"
 # What py-spy says, and what it means; anything else may be a stack that moved while it was read.
 _FINAL = (
     (
         re.compile(r"permission denied|operation not permitted|os error (1|13)\)", re.IGNORECASE),
-        "the kernel forbids tracing process {pid}: give the agent CAP_SYS_PTRACE, or set kernel.yama.ptrace_scope=0",
+        FORBIDDEN + " process {pid}: give the agent CAP_SYS_PTRACE, or set kernel.yama.ptrace_scope=0",
     ),
     (re.compile(r"failed to find python version", re.IGNORECASE), "process {pid} runs no Python"),
 )
@@ -152,8 +154,10 @@ def _obstacle(process: ProcessId, *, stop: bool) -> Missing | None:
 
 def _gone(process: ProcessId) -> Missing | None:
     seen = identify(process.pid)
-    if seen is None or seen != process:
-        return Missing(f"process {process.pid} is gone" if seen is None else f"pid {process.pid} belongs to another process now")
+    if seen is None:
+        return not_there(process.pid)
+    if seen != process:
+        return Missing(f"pid {process.pid} belongs to another process now")
     return Missing(f"process {process.pid} has ended (state Z)") if _state(process) == "Z" else None
 
 

@@ -6,6 +6,7 @@ import re
 import select
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 from rankpatrol.collect.stacks import take_stack
@@ -36,7 +37,7 @@ def look_at_rules(root: Path = Path("/proc")) -> TracingRules:
         uid=os.geteuid(),
         has_capability=_has_capability((root / "self/status").read_text()),
         own_user_namespace=not _is_identity((root / "self/uid_map").read_text()),
-        hidepid=hidepid_of((root / "self/mountinfo").read_text(errors="replace")),
+        hidepid=hidepid_of((root / "self/mountinfo").read_text(errors="replace"), {os.getegid(), *os.getgroups()}),
         container=_container(),
     )
 
@@ -94,16 +95,25 @@ def judge_child(stack: Stack | Missing) -> tuple[Row, ...]:
             )
 
 
-def hidepid_of(mountinfo: str) -> str | None:
-    """The hidepid option of the /proc that we see, or None (proc(5), mount options)."""
-    for line in mountinfo.splitlines():
-        place, _, kind = line.partition(" - ")
-        fields = place.split(" ")
-        if len(fields) > 5 and fields[4] == "/proc" and kind.startswith("proc "):
-            found = re.search(r"hidepid=(\w+)", f"{fields[5]},{kind}")
-            hidden = found[1] if found else None
-            return None if hidden in {None, "0", "off"} else hidden
-    return None
+def hidepid_of(mountinfo: str, groups: Collection[int]) -> str | None:
+    """How the /proc that we see hides others from us, or None where it does not (proc(5), mount options; its gid is 0 unless given)."""
+    options = [_options(line) for line in mountinfo.splitlines()]
+    seen = [each for each in options if each is not None][-1:]  # later mounts cover earlier ones
+    if not seen or (hidden := seen[0].get("hidepid")) in {None, "0", "off"}:
+        return None
+    # ptraceable asks for ptrace access whatever the group; noaccess and invisible spare the group.
+    spared = hidden not in {"4", "ptraceable"} and int(seen[0].get("gid", "0")) in groups
+    return None if spared else hidden
+
+
+def _options(line: str) -> dict[str, str] | None:
+    """The options of a mount of proc on /proc, or None for any other."""
+    place, _, kind = line.partition(" - ")
+    fields = place.split(" ")
+    if len(fields) < 6 or fields[4] != "/proc" or not kind.startswith("proc "):
+        return None
+    words = f"{fields[5]},{kind.rpartition(' ')[2]}".split(",")
+    return dict(word.split("=", 1) for word in words if "=" in word)
 
 
 def _yama_row(rules: TracingRules) -> Row:
