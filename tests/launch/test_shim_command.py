@@ -148,6 +148,19 @@ def test_a_shell_that_leaves_its_ranks_in_the_background_does_not_take_them_alon
         assert not any(gone(pidfd, 0) for pidfd in pidfds)
 
 
+def test_under_torchrun_a_lost_launcher_takes_its_ranks_along(job: Job) -> None:
+    """torchrun --no-python rankpatrol shim -- python train.py"""
+    launcher = f"import subprocess, sys; subprocess.run({command('ready(os.getpid()); forever()')!r})"
+    env = environment(job, RANK="0", WORLD_SIZE="1", TORCHELASTIC_RUN_ID="none")
+    process = subprocess.Popen([sys.executable, "-c", launcher], env=env, bufsize=0, stdout=subprocess.PIPE)
+    with watched(*heard_ready(process)) as (rank,):
+        process.kill()
+        process.wait(10)
+        assert gone(rank, 6)
+    assert process.stdout is not None
+    process.stdout.close()
+
+
 def test_ranks_that_are_started_again_are_a_new_attempt(job: Job) -> None:
     job.release(0, 1)
     loop = 'for attempt in 0 1; do for rank in 0 1; do RANK=$rank WORLD_SIZE=2 "$@" & done; wait; done'

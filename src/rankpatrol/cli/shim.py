@@ -38,5 +38,7 @@ def shim(run_dir: Path | None, command: tuple[str, ...]) -> NoReturn:
         os.environ["RANKPATROL_RUN_DIR"] = str(run_dir.absolute())
     if any(Path(word).name in _LAUNCHERS for word in words[:3]):
         os.execvp(words[0], words)  # ruff: ignore[S606] - no shell is wanted
-    # A fresh Python without click and all else: it stays as long as the rank. 0: any launcher, see launch/shim/parent.py.
-    os.execv(sys.executable, [sys.executable, "-I", "-S", str(SHIM), "0", *words])  # ruff: ignore[S606] - no shell is wanted
+    # torchrun stays as long as its ranks; of other launchers that is not known (0, see launch/shim/parent.py).
+    launcher = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else 0
+    # A fresh Python without click and all else: it stays as long as the rank.
+    os.execv(sys.executable, [sys.executable, "-I", "-S", str(SHIM), str(launcher), *words])  # ruff: ignore[S606] - no shell is wanted
