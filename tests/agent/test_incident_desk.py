@@ -186,6 +186,16 @@ def test_a_question_names_the_exact_command_and_waits_for_its_answer(tmp_path):
     assert hands.deeds[-3:] == ["look again", "seal", "recover"]
 
 
+def test_a_question_outlives_its_agent_and_is_not_asked_twice(tmp_path):
+    hang(desk_in(tmp_path, Hands(), ask=True))
+    second = Hands()
+    desk = desk_in(tmp_path, second, ask=True)
+    desk.adopt(tmp_path)
+    assert (second.deeds, kinds(tmp_path).count("question")) == ([], 1)
+    desk.answered_yes("eve@node1")
+    assert second.deeds == ["look again", "seal", "recover"]
+
+
 @pytest.mark.parametrize(
     ("changes", "pause", "why"),
     [

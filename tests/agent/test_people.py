@@ -31,6 +31,7 @@ def test_a_paused_job_is_watched_and_sealed_and_acted_upon_only_after_the_pause(
         assert job.type("unpause", "job").returncode == 0
         assert job.process.wait(50) == 0, job.said()
         kinds = job.kinds()
+        assert (kinds[0], kinds.count("paused"), kinds.count("unpaused")) == ("job_started", 1, 1), "told once, over two agents"
         assert kinds[kinds.index("unpaused") :].count("bundle_sealed") == 1, "it was looked at and sealed again"
         assert kinds.index("unpaused") < kinds.index("action")
         bundles = [event["path"] for event in job.events() if event["kind"] == "bundle_sealed"]

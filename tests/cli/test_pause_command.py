@@ -3,17 +3,17 @@
 import json
 import os
 import time
+from pathlib import Path
 
 import pytest
 
 from rankpatrol.cli.main import call
-from rankpatrol.launch.rundir import RunDir
+from rankpatrol.launch.rundir import JobSpec, RunDir
 
 
 @pytest.fixture(autouse=True)
 def _state(tmp_path, monkeypatch):
     monkeypatch.setenv("RANKPATROL_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
 @pytest.fixture
@@ -27,6 +27,10 @@ def job(tmp_path):
     (folder / "state.json").write_text(json.dumps({"at_unix_s": time.time(), "ended": None, "incident": incident}))
     yield folder
     run_dir.remove()
+
+
+def run_dir_in(folder):
+    return RunDir(Path(json.loads((folder / "job.json").read_text())["run_dir"]))
 
 
 def edit(folder, **changes):
@@ -43,6 +47,26 @@ def test_a_machine_is_paused_once_and_unpaused_once(capsys):
     assert "acted upon again" in capsys.readouterr().out
     assert call(["unpause", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"lifted": None, "still_paused": None}
+
+
+def spec_of(name):
+    return JobSpec(job=name, job_dir="/hangs", command=("t",), policy="ask", patience_s=1, checkpoints=None, started_unix_s=0.0)
+
+
+def test_a_job_is_paused_by_its_id_while_its_job_directory_hangs(job, capsys):
+    run_dir = run_dir_in(job)
+    run_dir.write("job.json", spec_of("train-7"))
+    assert call(["pause", "train-7"]) == 0
+    assert (run_dir.path / "paused.json").exists()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a folder away")
+def test_what_another_user_put_there_under_our_jobs_name_is_not_taken_for_it(job, capsys):
+    run_dir = run_dir_in(job)
+    run_dir.write("job.json", spec_of("train-7"))
+    os.chown(run_dir.path, 65534, 65534)
+    assert call(["pause", "train-7"]) == 65
+    assert "no job 'train-7' runs here" in capsys.readouterr().err
 
 
 def test_unpausing_a_job_tells_of_a_pause_of_all(job, capsys):
@@ -74,7 +98,7 @@ def test_an_answer_without_a_question_is_refused_and_leaves_nothing(job, capsys,
     edit(job, **changes)
     assert call(["act", str(job), "1", "--yes"]) == 65
     assert said in capsys.readouterr().err
-    assert not list(job.parent.glob("rankpatrol-*/answer.json"))
+    assert not (run_dir_in(job).path / "answer.json").exists()
 
 
 def test_without_yes_an_answer_says_what_it_would_do(job, capsys):

@@ -16,6 +16,7 @@ from rankpatrol.agent.status import JobView, state_of
 from rankpatrol.agent.teller import Teller
 from rankpatrol.agent.voice import Voice
 from rankpatrol.incident.records import IncidentPolicy, WaitsFor
+from rankpatrol.journal import read_events
 from rankpatrol.judge.judge import step
 from rankpatrol.judge.records import (
     AttemptBegan,
@@ -58,6 +59,7 @@ class Agent:
         open_attempts = sorted(begun - ended)
         if open_attempts:
             self._start_judging(read_attempt(self._run_dir, open_attempts[-1]))
+        self._teller.adopt_pause(read_events(self._run_dir.spool))
         self.desk.adopt(self._run_dir.spool)
 
     def glance(self) -> None:

@@ -1,7 +1,9 @@
 """What is told of a job, in CONTRACT's events and to the user: how attempts begin and end, how far they are, what is done."""
 
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from rankpatrol.act.execute import StepReport
 from rankpatrol.agent.roster import Attempt
@@ -13,6 +15,8 @@ from rankpatrol.launch.pauses import Pause
 from rankpatrol.launch.rundir import JobSpec, ResumePoint, RunDir
 from rankpatrol.system.background import Courier
 from rankpatrol.system.clock import Clock
+
+_PAUSE_FIELDS = ("by", "why", "since_unix_s", "scope")
 
 
 class Teller:
@@ -26,7 +30,7 @@ class Teller:
         self.ended: set[int] = set()
         self._phase: str | None = None
         self._step: int | None = None
-        self._pause: Pause | None = None
+        self._pause: dict[str, Any] | None = None
         self._unseen: set[int] = set()
 
     def attempt_begins(self, attempt: Attempt) -> None:
@@ -91,15 +95,26 @@ class Teller:
 
     def pause(self, attempt: int, pause: Pause | None) -> None:
         """That nobody acts, or acts again, where that is new."""
-        if pause == self._pause:
+        told = (
+            None
+            if pause is None
+            else {"by": pause.by, "why": pause.why, "since_unix_s": round(pause.since_unix_s, 3), "scope": pause.scope}
+        )
+        if told == self._pause or not self.begun:
             return
-        self._pause = pause
-        if pause is None:
+        self._pause = told
+        if pause is None or told is None:
             self.journal.tell("unpaused", attempt)
             self.voice.say("actions are taken again", "good")
             return
-        self.journal.tell("paused", attempt, by=pause.by, why=pause.why, since_unix_s=round(pause.since_unix_s, 3), scope=pause.scope)
+        self.journal.tell("paused", attempt, **told)
         self.voice.say(f"{say_pause(pause)}; watching goes on", "alert")
+
+    def adopt_pause(self, events: Iterable[Mapping[str, Any]]) -> None:
+        """What an earlier agent told of pauses last."""
+        for event in events:
+            if event["kind"] in {"paused", "unpaused"}:
+                self._pause = {name: event[name] for name in _PAUSE_FIELDS} if event["kind"] == "paused" else None
 
     def unseen(self, attempt: Attempt, why: str) -> None:
         """What permission is missing to see ranks; once an attempt."""

@@ -8,13 +8,12 @@ import msgspec
 
 from rankpatrol.agent.on_request import Whom, whom_by_job, whom_by_pid
 from rankpatrol.agent.on_request import capture as take
-from rankpatrol.cli.jobs import run_dir_of
-from rankpatrol.config.resolve import Sources, resolve, values
+from rankpatrol.cli.jobs import run_dir_named
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import RankSample
 from rankpatrol.launch.pauses import who_asks
-from rankpatrol.launch.rundir import JobSpec, RunDir, run_dir_folders
+from rankpatrol.launch.rundir import JobSpec
 from rankpatrol.system.clock import SystemClock
 
 
@@ -52,23 +51,10 @@ def _print(out: Path, ranks: tuple[RankSample, ...], without: dict[int, str]) ->
 
 
 def _whom_by_job(job: str) -> Whom:
-    run_dir = _run_dir_by_id(job)
+    run_dir = run_dir_named(job)
     spec = run_dir.read("job.json", JobSpec)
     if spec is None:
         raise BadInput(
             f"{run_dir.path / 'job.json'} is not a job of this rankpatrol's", help="Was it started by another version? --pid works."
         )
     return whom_by_job(spec, run_dir)
-
-
-def _run_dir_by_id(job: str) -> RunDir:
-    """A job directory, the name of one, or the id of a job whose job directory does not answer."""
-    jobs: Path = values(resolve(Sources.here(), {}))["jobs_dir"]
-    for folder in (Path(job), jobs / job):
-        if (folder / "job.json").exists():
-            return run_dir_of(folder)
-    for path in (path for folder in run_dir_folders() for path in Path(folder).glob("rankpatrol-*")):
-        spec = RunDir(path).read("job.json", JobSpec)
-        if spec is not None and spec.job == job:
-            return RunDir(path)
-    raise BadInput(f"no job {job!r} runs here", help="Give its job directory, or a process: --pid PID. `ls rankpatrol-runs` lists jobs.")

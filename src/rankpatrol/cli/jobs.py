@@ -1,5 +1,6 @@
 """Finds a job by its directory, and reads what its agent last said of it."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import msgspec
 
 from rankpatrol.config.resolve import Sources, resolve, values
 from rankpatrol.core.errors import BadInput, NoPermission
-from rankpatrol.launch.rundir import RunDir
+from rankpatrol.launch.rundir import JobSpec, RunDir, run_dir_folders
 
 # The agent writes its state once a second; much older than that, it is not running.
 STALE_S = 10.0
@@ -55,6 +56,20 @@ def run_dir_of(folder: Path) -> RunDir:
             help="It has ended, or it runs on another machine: type this there. `rankpatrol status` tells which.",
         )
     return RunDir(path)
+
+
+def run_dir_named(job: str) -> RunDir:
+    """The run directory of a job by its job directory, the name of one, or its id: that works while its job directory hangs."""
+    for path in (path for folder in run_dir_folders() for path in Path(folder).glob("rankpatrol-*")):
+        spec = RunDir(path).read("job.json", JobSpec)
+        # The folder is everybody's: what another user has put there under our job's name is not ours to write into.
+        if spec is not None and spec.job == job and path.stat().st_uid == os.getuid():
+            return RunDir(path)
+    jobs: Path = values(resolve(Sources.here(), {}))["jobs_dir"]
+    for folder in (Path(job), jobs / job):
+        if _is_there(folder / "job.json"):
+            return run_dir_of(folder)
+    raise BadInput(f"no job {job!r} runs here", help="Give its job directory or its id; `ls rankpatrol-runs` lists jobs.")
 
 
 def _is_there(path: Path) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from rankpatrol.cli.jobs import STALE_S, find_job, read_state, run_dir_of
+from rankpatrol.cli.jobs import STALE_S, find_job, read_state, run_dir_named, run_dir_of
 from rankpatrol.core.durations import say_duration
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.journal import read_events
@@ -26,7 +26,7 @@ _POLL_S = 0.2
 @click.option("--why", default="", help="For those who find the switch later.")
 @_json
 def pause(job_dir: Path | None, why: str, *, as_json: bool) -> None:
-    """Stop every action of the job in JOBDIR; without it, of all jobs of this user on this machine, also of those to come.
+    """Stop every action of the job in JOBDIR (or by its id); without it, of all jobs of this user on this machine, also of those to come.
 
     Watching, alerts, verdicts and sealing go on. An action that has begun is finished.
     """
@@ -88,7 +88,7 @@ def act(job_dir: Path, incident: int, *, yes: bool, as_json: bool) -> int:
 
 def _switch(job_dir: Path | None) -> tuple[Path, str]:
     if job_dir is not None:
-        return job_switch(run_dir_of(find_job(job_dir))), "job"
+        return job_switch(run_dir_named(str(job_dir))), "job"
     try:
         return machine_switch(), "machine"
     except RuntimeError:
