@@ -17,9 +17,9 @@ TRAINING = HERE / "agent" / "standin_training.py"
 class RunningJob:
     """One job under `rankpatrol run`, and what a person types beside it."""
 
-    def __init__(self, folder, process, env):
-        self.folder, self.process, self.env = folder, process, env
-        self.job_dir = folder / "job"
+    def __init__(self, job_dir, process, env):
+        self.folder, self.process, self.env = job_dir.parent, process, env
+        self.job_dir = job_dir
 
     def events(self):
         try:
@@ -50,7 +50,7 @@ class RunningJob:
 
 
 @contextmanager
-def running(folder, *options, launcher=(str(LAUNCHER), "3", str(TRAINING), "1"), before=()):
+def running(folder, *options, launcher=(str(LAUNCHER), "3", str(TRAINING), "1"), before=(), name="job"):
     """A job whose rank 1 sleeps in its first attempt; `before` are words in front of `rankpatrol run`."""
     local = Path(f"/tmp/rp-people-{os.getpid()}")
     local.mkdir(exist_ok=True)
@@ -63,7 +63,7 @@ def running(folder, *options, launcher=(str(LAUNCHER), "3", str(TRAINING), "1"),
             "rankpatrol",
             "run",
             "--job-dir",
-            "job",
+            name,
             "--patience",
             "3s",
             *options,
@@ -72,7 +72,7 @@ def running(folder, *options, launcher=(str(LAUNCHER), "3", str(TRAINING), "1"),
         ]
         process = subprocess.Popen(words, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=errors)
     try:
-        yield RunningJob(folder, process, env)
+        yield RunningJob(folder / name, process, env)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)

@@ -140,14 +140,15 @@ def test_no_rank_is_ever_stopped_for_it(tree, tmp_path, monkeypatch):
 
 @pytest.mark.timeout(60)
 def test_a_job_is_captured_by_its_folder_and_by_its_id_and_goes_on(tmp_path):
-    with running(tmp_path, launcher=(str(LAUNCHER), "2", str(TRAINING), "8", "well")) as job:
+    name = f"captured-{os.getpid()}"
+    with running(tmp_path, launcher=(str(LAUNCHER), "2", str(TRAINING), "8", "well"), name=name) as job:
         job.wait_for("attempt_started")
-        done = job.type("capture", "--job", "job", "--out", "by-folder", "--json")
+        done = job.type("capture", "--job", name, "--out", "by-folder", "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         assert [rank["rank"] for rank in json.loads(done.stdout)["ranks"]] == [0, 1]
         # From elsewhere its id is enough.
         env = {**job.env}
-        words = [sys.executable, "-m", "rankpatrol", "capture", "--job", "job", "--out", str(tmp_path / "by-id")]
+        words = [sys.executable, "-m", "rankpatrol", "capture", "--job", name, "--out", str(tmp_path / "by-id")]
         assert subprocess.run(words, env=env, cwd="/", timeout=30, check=False).returncode == 0
         assert job.process.wait(30) == 0
     for name in ("by-folder", "by-id"):

@@ -9,6 +9,7 @@ import pytest
 
 from rankpatrol.cli.main import call
 from rankpatrol.launch.rundir import JobSpec, RunDir
+from rankpatrol.system.process import identify
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +21,7 @@ def _state(tmp_path, monkeypatch):
 def job(tmp_path):
     """A running job's two directories, in mid-question."""
     run_dir = RunDir.create()
+    run_dir.write("launcher.json", identify(os.getpid()))
     folder = tmp_path / "job"
     folder.mkdir()
     (folder / "job.json").write_text(json.dumps({"run_dir": str(run_dir.path)}))
@@ -58,6 +60,22 @@ def test_a_job_is_paused_by_its_id_while_its_job_directory_hangs(job, capsys):
     run_dir.write("job.json", spec_of("train-7"))
     assert call(["pause", "train-7"]) == 0
     assert (run_dir.path / "paused.json").exists()
+
+
+def test_an_id_of_a_job_that_has_ended_is_nobodys(job, capsys):
+    run_dir_in(job).write("job.json", spec_of("train-7"))
+    (run_dir_in(job).path / "launcher.json").unlink()
+    assert call(["pause", "train-7"]) == 65
+
+
+def test_of_two_jobs_with_one_id_none_is_taken(job, capsys):
+    second = RunDir.create()
+    second.write("launcher.json", identify(os.getpid()))
+    for run_dir in (run_dir_in(job), second):
+        run_dir.write("job.json", spec_of("train-7"))
+    assert call(["pause", "train-7"]) == 65
+    assert "2 jobs have the id 'train-7'" in capsys.readouterr().err
+    second.remove()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="gives a folder away")

@@ -8,7 +8,8 @@ import msgspec
 
 from rankpatrol.config.resolve import Sources, resolve, values
 from rankpatrol.core.errors import BadInput, NoPermission
-from rankpatrol.launch.rundir import JobSpec, RunDir, run_dir_folders
+from rankpatrol.launch.rundir import JobSpec, RunDir, launcher_of, run_dir_folders
+from rankpatrol.system.process import identify
 
 # The agent writes its state once a second; much older than that, it is not running.
 STALE_S = 10.0
@@ -59,17 +60,29 @@ def run_dir_of(folder: Path) -> RunDir:
 
 
 def run_dir_named(job: str) -> RunDir:
-    """The run directory of a job by its job directory, the name of one, or its id: that works while its job directory hangs."""
-    for path in (path for folder in run_dir_folders() for path in Path(folder).glob("rankpatrol-*")):
-        spec = RunDir(path).read("job.json", JobSpec)
-        # The folder is everybody's: what another user has put there under our job's name is not ours to write into.
-        if spec is not None and spec.job == job and path.stat().st_uid == os.getuid():
-            return RunDir(path)
+    """The run directory of a job by its job directory, by the name of one in jobs-dir, or by its id. Raises BadInput, NoPermission.
+
+    The id works while the job directory hangs; where several jobs have it, none is taken.
+    """
     jobs: Path = values(resolve(Sources.here(), {}))["jobs_dir"]
     for folder in (Path(job), jobs / job):
         if _is_there(folder / "job.json"):
             return run_dir_of(folder)
-    raise BadInput(f"no job {job!r} runs here", help="Give its job directory or its id; `ls rankpatrol-runs` lists jobs.")
+    found = [path for folder in run_dir_folders() for path in Path(folder).glob("rankpatrol-*") if _runs_as(job, path)]
+    if len(found) > 1:
+        raise BadInput(f"{len(found)} jobs have the id {job!r}", help="Give the job directory of the one that is meant.")
+    if not found:
+        raise BadInput(f"no job {job!r} runs here", help="Give its job directory or its id; `ls rankpatrol-runs` lists jobs.")
+    return RunDir(found[0])
+
+
+def _runs_as(job: str, path: Path) -> bool:
+    """The folder of run directories is everybody's: what another user has put there under our job's name is not ours to write into."""
+    run_dir = RunDir(path)
+    spec, launcher = run_dir.read("job.json", JobSpec), launcher_of(run_dir)
+    if spec is None or spec.job != job or launcher is None or identify(launcher.pid) != launcher:
+        return False
+    return path.stat().st_uid == os.getuid()
 
 
 def _is_there(path: Path) -> bool:
