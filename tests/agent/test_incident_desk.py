@@ -7,12 +7,15 @@ import msgspec
 import pytest
 
 from clocks import FakeClock
+from rankpatrol.agent.answers import refusal
 from rankpatrol.agent.desk import IncidentDesk
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.errors import EvidenceError, PatrolError
 from rankpatrol.core.starts import SuspectFile
-from rankpatrol.incident.records import IncidentPolicy
+from rankpatrol.incident.records import IncidentPolicy, IncidentState, Stage, WaitsFor
 from rankpatrol.journal import Journal, read_events
+from rankpatrol.launch.pauses import Pause
+from rankpatrol.launch.rundir import Answer
 from rankpatrol.system.background import Courier
 
 HANG = Diagnosis(
@@ -34,6 +37,7 @@ class Hands:
 
     def __init__(self):
         self.deeds, self.full, self.refuses, self.dies_at, self.dies_after = [], 0, False, None, None
+        self.pause, self.shows, self.said = None, HANG, []
         self.outlook = None
 
     def _do(self, deed):
@@ -51,7 +55,17 @@ class Hands:
         if self.full:
             self.full -= 1
             raise EvidenceError("no space left")
-        return Path("/job/incidents/1")
+        return Path("/job/incidents") / state.bundle_name()
+
+    def look_again(self):
+        self._do("look again")
+        return self.shows
+
+    def paused(self):
+        return self.pause
+
+    def answer_command(self, incident):
+        return f"rankpatrol act /job {incident} --yes"
 
     def recover(self, state, bundle, outlook):
         self.outlook = outlook
@@ -63,14 +77,14 @@ class Hands:
         self.remembered = state
 
     def announce(self, what, style):
-        pass
+        self.said.append(what)
 
 
-def desk_in(folder, hands, *, act=True):
+def desk_in(folder, hands, *, act=True, ask=False):
     clock = FakeClock()
     shared = folder / "job"
     shared.mkdir(exist_ok=True)
-    return IncidentDesk(IncidentPolicy(act=act), Journal(folder, shared, Courier("test"), clock), hands, clock)
+    return IncidentDesk(IncidentPolicy(act=act, ask=ask), Journal(folder, shared, Courier("test"), clock), hands, clock)
 
 
 def play(desk):
@@ -94,6 +108,116 @@ def test_observe_never_acts(tmp_path):
     hands = Hands()
     play(desk_in(tmp_path, hands, act=False))
     assert "recover" not in hands.deeds
+
+
+PAUSE = Pause(since_unix_s=1.8e9, by="eve@node1", why="maintenance")
+
+
+def hang(desk):
+    desk.suspect(0, 1.8e9, HANG)
+    desk.judged(1.8e9, HANG)
+
+
+def test_a_paused_desk_tells_and_seals_and_does_not_act(tmp_path):
+    hands = Hands()
+    hands.pause = PAUSE
+    hang(desk_in(tmp_path, hands))
+    assert hands.deeds == ["put_aside", "seal"]
+    assert kinds(tmp_path) == ["alert", "verdict", "bundle_sealed", "action_held"]
+
+
+def test_after_the_pause_what_still_holds_is_sealed_again_and_acted_upon(tmp_path):
+    hands = Hands()
+    hands.pause = PAUSE
+    desk = desk_in(tmp_path, hands)
+    hang(desk)
+    hands.pause = None
+    desk.unpaused()
+    assert hands.deeds == ["put_aside", "seal", "look again", "seal", "recover"]
+    sealed = [event["path"] for event in read_events(tmp_path) if event["kind"] == "bundle_sealed"]
+    assert sealed == ["/job/incidents/1", "/job/incidents/1.2"]
+
+
+def test_after_the_pause_what_has_changed_is_told_and_left_alone(tmp_path):
+    hands = Hands()
+    hands.pause = PAUSE
+    desk = desk_in(tmp_path, hands)
+    hang(desk)
+    hands.pause, hands.shows = None, Diagnosis(verdict="none", cause="healthy", sentence="all ranks work")
+    desk.unpaused()
+    assert "recover" not in hands.deeds
+    assert kinds(tmp_path)[-2:] == ["action_refused", "incident_closed"]
+
+
+def test_an_agent_started_again_while_paused_does_not_finish_the_action_of_its_forerunner(tmp_path):
+    first = Hands()
+    first.dies_at = "recover"
+    with pytest.raises(Killed):
+        hang(desk_in(tmp_path, first))
+    second = Hands()
+    second.pause = PAUSE
+    desk = desk_in(tmp_path, second)
+    desk.adopt(tmp_path)
+    hang(desk)  # its own judge comes to the same verdict
+    assert second.deeds == []
+    assert kinds(tmp_path)[-1] == "action_held"
+    third = Hands()
+    desk = desk_in(tmp_path, third)
+    desk.adopt(tmp_path)
+    assert third.deeds == []
+    desk.unpaused()
+    assert third.deeds == ["look again", "seal", "recover"]
+
+
+def test_a_verdict_that_is_judged_again_counts_once_for_the_brake(tmp_path):
+    hands = Hands()
+    hands.pause = PAUSE
+    desk = desk_in(tmp_path, hands)
+    desk.suspect(0, 1.8e9, HANG)
+    for _ in range(3):
+        desk.judged(1.8e9, HANG, step=21)
+    assert [event["verdict"] for event in read_events(tmp_path) if event["kind"] == "verdict"] == ["hang"]
+
+
+def test_a_question_names_the_exact_command_and_waits_for_its_answer(tmp_path):
+    hands = Hands()
+    desk = desk_in(tmp_path, hands, ask=True)
+    hang(desk)
+    question = list(read_events(tmp_path))[-1]
+    assert (question["kind"], question["command"]) == ("question", "rankpatrol act /job 1 --yes")
+    assert question["what"] == "end attempt 0 and start the next one"
+    assert "recover" not in hands.deeds
+    assert any("rankpatrol act /job 1 --yes" in line for line in hands.said)
+    desk.answered_yes("eve@node1")
+    assert hands.deeds[-3:] == ["look again", "seal", "recover"]
+
+
+def test_a_question_outlives_its_agent_and_is_not_asked_twice(tmp_path):
+    hang(desk_in(tmp_path, Hands(), ask=True))
+    second = Hands()
+    desk = desk_in(tmp_path, second, ask=True)
+    desk.adopt(tmp_path)
+    assert (second.deeds, kinds(tmp_path).count("question")) == ([], 1)
+    desk.answered_yes("eve@node1")
+    assert second.deeds == ["look again", "seal", "recover"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "pause", "why"),
+    [
+        ({}, None, ""),
+        ({"incident": 2}, None, "incident 2 is open now, not 1"),
+        ({"waits_for": None}, None, "asks nothing"),
+        ({}, PAUSE, "paused by eve@node1"),
+        (None, None, "no incident is open"),
+    ],
+)
+def test_an_answer_that_meets_no_question_is_refused_with_the_reason(changes, pause, why):
+    asked = IncidentState(incident=1, attempt=0, stage=Stage.SEALED, onset_unix_s=1.8e9, diagnosis=HANG, waits_for=WaitsFor.ANSWER)
+    incident = None if changes is None else msgspec.structs.replace(asked, **changes)
+    said = refusal(Answer(incident=1, by="eve", at_unix_s=1.8e9), incident, pause)
+    assert why in said
+    assert bool(said) == bool(why)
 
 
 def test_a_full_job_directory_is_sealed_beside_and_acted_upon(tmp_path):

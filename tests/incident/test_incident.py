@@ -1,13 +1,17 @@
 """An incident's life: what must follow what, in any order of events."""
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
-from rankpatrol.incident.machine import replay, step
+from rankpatrol.incident.machine import replay, step, still_holds
 from rankpatrol.incident.records import (
     ActionEnded,
+    ActionHeld,
+    AnsweredYes,
+    AskPerson,
     AttemptEnded,
     BundleSealed,
     CarryOut,
@@ -15,13 +19,17 @@ from rankpatrol.incident.records import (
     GiveVerdict,
     IncidentEvent,
     IncidentPolicy,
+    LookAgain,
+    LookedAgain,
     ProgressReturned,
     RaiseAlert,
+    SayChanged,
     SealEvidence,
     SealFailed,
     Stage,
     SuspectNamed,
     TimeoutNears,
+    Unpaused,
     VerdictGiven,
 )
 
@@ -30,7 +38,9 @@ NAMED = SuspectNamed(incident=1, attempt=0, onset_unix_s=1.8e9, diagnosis=HANG)
 VERDICT = VerdictGiven(onset_unix_s=1.8e9, diagnosis=HANG)
 NEARS = TimeoutNears(fires_in_s=5.0)
 SEALED = BundleSealed(path="/job/incidents/1")
-ACT, OBSERVE = IncidentPolicy(act=True), IncidentPolicy(act=False)
+ACT, OBSERVE, ASK = IncidentPolicy(act=True), IncidentPolicy(act=False), IncidentPolicy(act=True, ask=True)
+HELD, UNPAUSED, YES = ActionHeld(by="eve@node1", since_unix_s=1.8e9), Unpaused(), AnsweredYes(by="eve@node1")
+STILL_SO = LookedAgain(diagnosis=HANG)
 
 
 def live(*events, policy=ACT):
@@ -119,6 +129,55 @@ def test_a_closed_incident_hears_nothing_but_a_new_suspect():
     assert (state.incident, instructions) == (2, (RaiseAlert(),))
 
 
+def test_a_paused_action_waits_and_is_taken_after_the_pause_on_new_evidence_alone():
+    state, told = live(NAMED, VERDICT, SEALED, HELD, UNPAUSED, STILL_SO, BundleSealed(path="/job/incidents/1.2"))
+    assert told[3:] == [(), (LookAgain(),), (SealEvidence(fresh=True),), (CarryOut(bundle="/job/incidents/1.2"),)]
+    assert state.bundle_name() == "1.2"
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        msgspec.structs.replace(HANG, culprit_ranks=(2,)),
+        msgspec.structs.replace(HANG, cause="rank_stopped"),
+        msgspec.structs.replace(HANG, certainty=Certainty.SUSPECTED),
+        msgspec.structs.replace(HANG, not_to_be_ended="rank 1 is in D state"),
+        msgspec.structs.replace(HANG, verdict="benign_wait", culprit_ranks=None, awaited_ranks=(1,)),
+    ],
+)
+def test_what_has_changed_during_the_pause_is_not_acted_upon(now):
+    state, told = live(NAMED, VERDICT, SEALED, HELD, UNPAUSED, LookedAgain(diagnosis=now))
+    assert told[-1] == (SayChanged(now=now), Close(how="dismissed"))
+    assert state.stage is Stage.CLOSED
+
+
+def test_a_stop_is_still_one_while_the_ranks_that_failed_last_stand_as_they_did():
+    stop = msgspec.structs.replace(HANG, verdict="stop", cause="repeated_failure")
+    assert still_holds(stop, HANG)
+    assert not still_holds(stop, msgspec.structs.replace(HANG, culprit_ranks=(0,)))
+
+
+def test_what_recovers_during_a_pause_is_closed_and_never_acted_upon():
+    state, told = live(NAMED, VERDICT, SEALED, HELD, ProgressReturned(), UNPAUSED)
+    assert told[-2:] == [(Close(how="recovered"),), ()]
+    assert state.stage is Stage.CLOSED
+
+
+def test_a_question_is_asked_and_a_yes_is_followed_after_a_fresh_look():
+    _, told = live(NAMED, VERDICT, SEALED, YES, STILL_SO, SEALED, policy=ASK)
+    assert told[2:] == [(AskPerson(),), (LookAgain(),), (SealEvidence(fresh=True),), (CarryOut(bundle="/job/incidents/1"),)]
+
+
+def test_without_an_answer_nothing_follows_a_question():
+    _, told = live(NAMED, VERDICT, SEALED, UNPAUSED, STILL_SO, ProgressReturned(), YES, policy=ASK)
+    assert told[2:] == [(AskPerson(),), (), (), (Close(how="recovered"),), ()]
+
+
+def test_a_yes_does_not_outlast_a_pause():
+    _, told = live(NAMED, VERDICT, SEALED, YES, STILL_SO, SEALED, HELD, UNPAUSED, STILL_SO, SEALED, policy=ASK)
+    assert told[-1] == (AskPerson(),)
+
+
 EVENTS = st.lists(
     st.sampled_from(
         [
@@ -131,22 +190,38 @@ EVENTS = st.lists(
             ProgressReturned(),
             AttemptEnded(ordered=False),
             AttemptEnded(ordered=True),
+            HELD,
+            UNPAUSED,
+            YES,
+            STILL_SO,
         ]
     ),
     max_size=12,
 )
 
 
-@given(EVENTS, st.sampled_from([ACT, OBSERVE]))
+@given(EVENTS, st.sampled_from([ACT, OBSERVE, ASK]))
 def test_no_order_of_events_acts_before_a_seal_or_under_observe(events, policy):
     sealed = judged = False
     for event, instructions in zip(events, live(*events, policy=policy)[1], strict=True):
         sealed, judged = sealed or event == SEALED, judged or event == VERDICT
         for instruction in instructions:
             if isinstance(instruction, CarryOut):
-                assert policy is ACT
+                assert policy is not OBSERVE
+                assert policy is ACT or YES in events
                 assert sealed
                 assert judged
+
+
+@given(EVENTS, st.sampled_from([ACT, ASK]))
+def test_after_a_pause_no_order_of_events_acts_without_a_fresh_look_and_a_fresh_seal(events, policy):
+    fresh = True
+    for event, instructions in zip(events, live(*events, policy=policy)[1], strict=True):
+        if event in {HELD, NAMED}:
+            fresh = event == NAMED
+        if any(instruction == SealEvidence(fresh=True) for instruction in instructions):
+            fresh = True
+        assert fresh or not any(isinstance(instruction, CarryOut) for instruction in instructions)
 
 
 @given(EVENTS, st.integers(0, 12))

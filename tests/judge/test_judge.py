@@ -18,6 +18,7 @@ from rankpatrol.judge.records import (
     Policy,
     RankActivity,
     Resumed,
+    SetAside,
     Suspected,
     TimeoutNears,
 )
@@ -367,3 +368,16 @@ def test_no_verdict_comes_before_patience_whatever_the_ranks_do(moves, answer):
         still_s = 0 if 1 in moving else still_s + 1
         if first(said, Judged) is not None:
             assert still_s >= POLICY.patience_s
+
+
+def test_a_judgement_that_was_set_aside_is_made_anew_from_new_looks_and_people_are_not_alerted_again():
+    court = Court()
+    court.run(30)
+    court.moving = set()
+    said = court.run(40)
+    assert first(said, Judged) is not None
+    assert first(court.run(20), Judged) is None, "one judgement is enough"
+    court._tell(SetAside(at_s=court.at_s))
+    said = court.run(15)
+    assert first(said, Judged) is not None
+    assert [finding.quiet for _, finding in said if isinstance(finding, Suspected)] == [True]

@@ -48,7 +48,7 @@ def test_a_folder_too_deep_for_sockets_is_passed_over(tmp_path: Path, monkeypatc
 
 
 def test_nowhere_to_go_is_said_with_what_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rundir, "_local_folders", lambda: ["/no/such", "/proc"])
+    monkeypatch.setattr(rundir, "run_dir_folders", lambda: ["/no/such", "/proc"])
     with pytest.raises(BadInput, match=r"no room for the run directory \(/no/such: No such file or directory; /proc: ") as told:
         RunDir.create()
     assert "TMPDIR=" in told.value.help
@@ -60,7 +60,7 @@ def test_a_full_disk_leaves_no_half_made_directory(tmp_path: Path) -> None:
     code = f"""
 import os
 from rankpatrol.launch import rundir
-rundir._local_folders = lambda: [{str(tmp_path)!r}]
+rundir.run_dir_folders = lambda: [{str(tmp_path)!r}]
 try:
     rundir.RunDir.create()
 except rundir.BadInput as problem:

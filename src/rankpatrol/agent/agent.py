@@ -4,19 +4,20 @@ import contextlib
 from pathlib import Path
 
 from rankpatrol.act.plan import Verified, next_start
+from rankpatrol.agent.answers import refusal, take_answer
 from rankpatrol.agent.checkpoint_watch import verified
 from rankpatrol.agent.crash_watch import look_at_crash
 from rankpatrol.agent.desk import IncidentDesk
 from rankpatrol.agent.eyes import Eyes, all_joined
+from rankpatrol.agent.looking import forbidden, look_closely
 from rankpatrol.agent.recovery import CARRY_S, CHECK_S, Recovery
 from rankpatrol.agent.roster import Attempt, current_attempt, read_attempt
 from rankpatrol.agent.status import JobView, state_of
 from rankpatrol.agent.teller import Teller
 from rankpatrol.agent.voice import Voice
 from rankpatrol.analysis.aftermath import aftermath
-from rankpatrol.analysis.diagnose import diagnose
-from rankpatrol.core.diagnosis import Diagnosis
-from rankpatrol.incident.records import FINAL_VERDICTS, IncidentPolicy, Stage
+from rankpatrol.incident.records import FINAL_VERDICTS, IncidentPolicy, Stage, WaitsFor
+from rankpatrol.journal import read_events
 from rankpatrol.judge.judge import step
 from rankpatrol.judge.records import (
     AttemptBegan,
@@ -29,6 +30,7 @@ from rankpatrol.judge.records import (
     Observed,
     Policy,
     Resumed,
+    SetAside,
     Suspected,
     TimeoutNears,
 )
@@ -49,7 +51,9 @@ class Agent:
         self._policy = Policy(patience_s=spec.patience_s)
         self._judge_state = JudgeState()
         self._published: Verified | None = None
-        self.desk = IncidentDesk(IncidentPolicy(act=spec.policy == "recover"), self._teller.journal, self._recovery, clock)
+        self.desk = IncidentDesk(
+            IncidentPolicy(act=spec.policy != "observe", ask=spec.policy == "ask"), self._teller.journal, self._recovery, clock
+        )
 
     def adopt(self, begun: set[int], ended: set[int]) -> None:
         """Go on where an earlier agent stopped: what it has told is not told again, and the judge starts to look afresh."""
@@ -57,6 +61,7 @@ class Agent:
         open_attempts = sorted(begun - ended)
         if open_attempts:
             self._start_judging(read_attempt(self._run_dir, open_attempts[-1]))
+        self._teller.adopt_pause(read_events(self._run_dir.spool))
         self.desk.adopt(self._run_dir.spool)
 
     def glance(self) -> None:
@@ -79,13 +84,15 @@ class Agent:
         self._publish_newest_good()
         attempt = self._eyes.attempt
         if attempt is None or attempt.number in self._teller.ended:
+            self._mind_people()
             return "waiting for ranks"
         if attempt.over():
             self._end_attempt(attempt)
         elif attempt.complete():
             self._watch(attempt)
+        self._mind_people()
         self._write_state()
-        return self._teller.one_line(attempt, self._eyes.best_step(), self.desk.open_incident())
+        return self._teller.one_line(attempt, self._eyes.best_step(), self.desk.open_incident(), self._recovery.switches.latest())
 
     def finished(self) -> bool:
         """True once CMD has ended; the last events are then written."""
@@ -100,6 +107,24 @@ class Agent:
             self._end_attempt(self._eyes.attempt)
         self._end_job(None if ended is None else ended.exit_code)
         return True
+
+    def _mind_people(self) -> None:
+        """What people have said since the last round: a pause, its end, an answer to the open question."""
+        number = self._eyes.attempt.number if self._eyes.attempt else 0
+        pause = self._recovery.switches.latest()
+        self._teller.pause(number, pause)
+        before = self.desk.open_incident()
+        if pause is None:
+            self.desk.unpaused()
+        answer = take_answer(self._run_dir)
+        if answer is not None:
+            why_not = refusal(answer, self.desk.open_incident(), pause)
+            if why_not:
+                self._teller.refused(number, answer.incident, why_not)
+            else:
+                self.desk.answered_yes(answer.by)
+        if before is not None and before.waits_for is not None and self.desk.open_incident() is None:
+            self._judge(SetAside(at_s=self._clock.mono_s()))
 
     def _follow_attempts(self) -> None:
         seen, before = current_attempt(self._run_dir), self._eyes.attempt
@@ -144,8 +169,11 @@ class Agent:
 
     def _watch(self, attempt: Attempt) -> None:
         activities = self._eyes.light()
-        marked = (activity.phase for activity in activities if not activity.ended)
-        self._teller.phase(attempt, marked, joined=all_joined(activities))
+        if len(activities) < attempt.world_size():
+            self._teller.unseen(attempt, "the kernel hides ranks from this user (/proc is mounted with hidepid): nothing is told of them")
+        else:
+            marked = (activity.phase for activity in activities if not activity.ended)
+            self._teller.phase(attempt, marked, joined=all_joined(activities))
         self._teller.progress(attempt, self._eyes.best_step())
         # A job that was told to end is not judged: what stands still now only waits for its turn to go.
         if self._ordered() is None:
@@ -164,7 +192,10 @@ class Agent:
             case LookCloser():
                 if not self._judge_state.suspected:
                     self._teller.journal.tell("signal", attempt.number, what=finding.why)
-                self._judge(Looked(at_s=self._clock.mono_s(), diagnosis=self._look()))
+                diagnosis = look_closely(self._eyes)
+                if (why := forbidden(self._eyes.looks[-1])) is not None:
+                    self._teller.unseen(attempt, f"{why}; what is told of ranks without stacks is suspected at most")
+                self._judge(Looked(at_s=self._clock.mono_s(), diagnosis=diagnosis))
             case Suspected():
                 self.desk.suspect(attempt.number, self._unix_s(finding.onset_s), finding.diagnosis, quiet=finding.quiet)
             case TimeoutNears():
@@ -174,17 +205,6 @@ class Agent:
             case Resumed():
                 self._eyes.calm()
                 self.desk.progress_returned()
-
-    def _look(self) -> Diagnosis:
-        """Stacks first; where they leave it open because all ranks wait in collectives, or one has left, flight recordings too."""
-        self._eyes.look()
-        found = diagnose(tuple(self._eyes.looks))
-        if found.verdict == "undetermined" and len(found.victim_ranks) < self._eyes.looks[-1].world_size:
-            return found
-        if found.verdict in {"undetermined", "crash"}:
-            self._eyes.add_recordings()
-            found = diagnose(tuple(self._eyes.looks))
-        return found
 
     def _crash(self, attempt: Attempt) -> None:
         """Name who ended first, and seal, before the launcher hears of it. After an alert it is told what that has to do with it."""
@@ -229,9 +249,17 @@ class Agent:
 
     def _write_state(self, ended: str | None = None) -> None:
         view = JobView(self._spec, self._eyes, self._judge_state, self.desk.state, self._recovery.checkpoints.latest(), ended)
+        view = view._replace(pause=self._recovery.switches.latest(), question=self._question())
         content = state_of(view, self._clock)
         path = Path(self._spec.job_dir) / "state.json"
         self._teller.courier.send(lambda: write_atomic(path, content), instead_of="state.json")
+
+    def _question(self) -> str | None:
+        """The command that answers the open question."""
+        open_incident = self.desk.open_incident()
+        if open_incident is None or open_incident.waits_for is not WaitsFor.ANSWER:
+            return None
+        return self._recovery.answer_command(open_incident.incident)
 
     def _ordered(self) -> OrderedEnd | None:
         return self._run_dir.read("ending.json", OrderedEnd)

@@ -16,6 +16,9 @@ from rankpatrol.core.errors import PatrolError
 from rankpatrol.incident.machine import step
 from rankpatrol.incident.records import (
     ActionEnded,
+    ActionHeld,
+    AnsweredYes,
+    AskPerson,
     AttemptEnded,
     BundleSealed,
     CarryOut,
@@ -25,16 +28,22 @@ from rankpatrol.incident.records import (
     IncidentPolicy,
     IncidentState,
     Instruction,
+    LookAgain,
+    LookedAgain,
     ProgressReturned,
     RaiseAlert,
+    SayChanged,
     SealEvidence,
     SealFailed,
     Stage,
     SuspectNamed,
     TimeoutNears,
+    Unpaused,
     VerdictGiven,
+    WaitsFor,
 )
 from rankpatrol.journal import Journal, read_events, read_incident_events
+from rankpatrol.launch.pauses import Pause
 from rankpatrol.system.clock import Clock
 
 
@@ -51,6 +60,18 @@ class Hands(Protocol):
 
     def recover(self, state: IncidentState, bundle: str, outlook: Outlook) -> None:
         """Plan and execute the recovery. Raises PatrolError where it was not done."""
+        ...
+
+    def look_again(self) -> Diagnosis:
+        """What the ranks show now."""
+        ...
+
+    def paused(self) -> Pause | None:
+        """The pause that stands at this moment."""
+        ...
+
+    def answer_command(self, incident: int) -> str:
+        """What a person types to say yes."""
         ...
 
     def remember(self, state: IncidentState) -> None:
@@ -70,7 +91,7 @@ class IncidentDesk:
         self._budget = Budget()
         self.state: IncidentState | None = None
         self._count = 0
-        self._told: set[tuple[str, int]] = set()
+        self._told: set[tuple[str, int, object]] = set()
         self._failures: list[Failure] = []
 
     def adopt(self, spool: Path) -> None:
@@ -100,8 +121,8 @@ class IncidentDesk:
     def judged(self, onset_unix_s: float, diagnosis: Diagnosis, step: int | None = None, phase: str | None = None) -> None:
         """The judge's patience is over, the attempt having come to `step` in `phase`. What the brake refuses becomes a stop."""
         state = self.open_incident()
-        if state is None:
-            return
+        if state is None or state.stage is not Stage.ALERTED:
+            return  # an agent that was started again judges anew what waits already
         event, history = VerdictGiven(onset_unix_s=onset_unix_s, diagnosis=diagnosis, step=step, phase=phase), tuple(self._failures)
         now = _failure(state, event)
         self._failures.append(now)
@@ -114,6 +135,15 @@ class IncidentDesk:
         wait_s = pause_s(now_unix_s, history, self._budget) if self._policy.act else 0.0
         suspects = suspect_files(failure.diagnosis for failure in history)
         return Outlook(suspect_files=suspects, not_before_unix_s=now_unix_s + wait_s if wait_s else None)
+
+    def unpaused(self) -> None:
+        """Nobody has paused actions: an incident that waits for this is looked at again."""
+        if self.state is not None and self.state.waits_for is WaitsFor.UNPAUSE:
+            self._handle(Unpaused())
+
+    def answered_yes(self, by: str) -> None:
+        """A person has said yes to the open question."""
+        self._handle(AnsweredYes(by=by))
 
     def timeout_nears(self, fires_in_s: float, timeout_s: float) -> None:
         """A process group's own time-out is about to end the attempt."""
@@ -151,28 +181,40 @@ class IncidentDesk:
                 self._hands.put_aside()
                 if not instruction.quiet:
                     self._raise_alert(state)
-            case GiveVerdict():
-                self._give_verdict(state)
             case SealEvidence():
                 return self._seal(state, fresh=instruction.fresh)
             case CarryOut():
                 return self._act(state, instruction.bundle)
+            case LookAgain():
+                return LookedAgain(diagnosis=self._hands.look_again())
+            case _:
+                self._say(instruction, state)
+        return None
+
+    def _say(self, instruction: GiveVerdict | AskPerson | SayChanged | Close, state: IncidentState) -> None:
+        match instruction:
+            case GiveVerdict():
+                self._give_verdict(state)
+            case AskPerson():
+                self._ask(state)
+            case SayChanged():
+                self._say_changed(state, instruction.now)
             case Close():
                 if self._known(state) and self._tell("incident_closed", state, how=instruction.how):
                     self._hands.announce(f"incident {state.incident} closed: {instruction.how}", "good")
-        return None
 
     def _known(self, state: IncidentState) -> bool:
         """True where people have heard of this incident."""
-        return not self._told.isdisjoint({("alert", state.incident), ("verdict", state.incident)})
+        return any((kind, state.incident, 0) in self._told for kind in ("alert", "verdict"))
 
     def _tell(self, kind: str, state: IncidentState, **fields: object) -> bool:
         """Write one event of this incident, unless it stands there already."""
-        key = _key(kind, state.incident, fields)
+        again = {"again": state.again} if state.again else {}
+        key = _key(kind, state.incident, {**fields, **again})
         if key in self._told:
             return False
         self._told.add(key)
-        self._journal.tell(kind, state.attempt, incident=state.incident, **fields)
+        self._journal.tell(kind, state.attempt, incident=state.incident, **again, **fields)
         return True
 
     def _raise_alert(self, state: IncidentState) -> None:
@@ -202,7 +244,24 @@ class IncidentDesk:
             self._hands.announce(f"evidence sealed in {seconds} s: {path}", "plain")
         return BundleSealed(path=str(path))
 
+    def _ask(self, state: IncidentState) -> None:
+        """The question is an event and a line; the terminal's keyboard belongs to the training."""
+        command = self._hands.answer_command(state.incident)
+        if self._tell("question", state, what=state.would_do(), command=command):
+            self._hands.announce(f"{state.would_do()}? Nothing is done until somebody says so: {command}", "verdict")
+
+    def _say_changed(self, state: IncidentState, now: Diagnosis) -> None:
+        why = f"it is not so any more: {now.sentence}"
+        if self._tell("action_refused", state, why=why):
+            self._hands.announce(f"nothing was done about incident {state.incident}: {why}", "alert")
+
     def _act(self, state: IncidentState, bundle: str) -> IncidentEvent:
+        # Looked at here and not before: a restarted agent comes here too, and somebody may have paused it meanwhile.
+        pause = self._hands.paused()
+        if pause is not None:
+            if self._tell("action_held", state, why="paused", by=pause.by, since_unix_s=round(pause.since_unix_s, 3)):
+                self._hands.announce(f"incident {state.incident} is not acted upon: actions are paused by {pause.by}", "alert")
+            return ActionHeld(by=pause.by, since_unix_s=pause.since_unix_s)
         try:
             self._hands.recover(state, bundle, self.outlook())
         except PatrolError as problem:
@@ -223,9 +282,9 @@ def _failure(state: IncidentState, event: VerdictGiven) -> Failure:
     )
 
 
-def _key(kind: str, incident: int, fields: Mapping[str, object]) -> tuple[str, int]:
-    """What makes an event of an incident the same one; a time-out that neared left a bundle of its own."""
-    return (f"{kind} {fields['path']}" if kind == "bundle_sealed" else kind, incident)
+def _key(kind: str, incident: int, fields: Mapping[str, object]) -> tuple[str, int, object]:
+    """What makes an event of an incident the same one; a time-out that neared left a bundle of its own, as evidence taken again does."""
+    return (f"{kind} {fields['path']}" if kind == "bundle_sealed" else kind, incident, fields.get("again", 0))
 
 
 def _said(state: IncidentState) -> dict[str, object]:

@@ -15,6 +15,7 @@ from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import LogSample, Marks, ProcessGroup, Snapshot
 from rankpatrol.judge.records import RankActivity
 from rankpatrol.system.clock import Clock
+from rankpatrol.system.process import is_hidden
 
 # Threads that a process group starts in its member, by backend: without ptrace, for any user, they tell that a rank has joined.
 _GROUP_THREADS = frozenset({"gloo_tcp_loop", "pt_gloo_runloop", "pt_nccl_watchdg", "pt_nccl_heartbt", "pt_nccl_runhook"})
@@ -45,8 +46,9 @@ class Eyes:
         self.calm()
 
     def light(self) -> tuple[RankActivity, ...]:
-        """One light round: a few files of /proc and the end of a log for each rank."""
-        return tuple(self._activity(record) for record in self._records())
+        """One light round: a few files of /proc and the end of a log for each rank. One that is hidden from us is left out."""
+        activities = (self._activity(record) for record in self._records())
+        return tuple(activity for activity in activities if activity is not None)
 
     def look(self, *, full: bool = False) -> Snapshot:
         """One close round: every rank and descendant with its stack; `full` lists open files as well."""
@@ -117,11 +119,13 @@ class Eyes:
         places = [place for place in self.attempt.places if place.rank == rank] if self.attempt else []
         return marks_of(places[0]) if places else Missing("this rank has not registered")
 
-    def _activity(self, record: RankRecord) -> RankActivity:
+    def _activity(self, record: RankRecord) -> RankActivity | None:
         log = self._logs.latest(record)
         if isinstance(log, LogSample) and log.step is not None:
             self._steps[record.rank] = log.step
         seen = Missing("ended") if record.exit_status is not None else sample_process(record.process.pid, with_files=False)
+        if isinstance(seen, Missing) and record.exit_status is None and is_hidden(record.process.pid):
+            return None
         if isinstance(seen, Missing) or seen.id != record.process:
             return _ended(record, self._steps.get(record.rank))
         marks = self._marks(record.rank)

@@ -1,5 +1,6 @@
 """The agent's hands (desk.Hands): puts evidence aside, seals it, and carries out the recovery that a sealed bundle allows."""
 
+import shlex
 from pathlib import Path
 
 from rankpatrol.act.execute import StepReport, execute
@@ -7,13 +8,17 @@ from rankpatrol.act.plan import ActionPlan, Outlook, next_start, plan, stop
 from rankpatrol.agent.checkpoint_watch import CheckpointWatch, verified
 from rankpatrol.agent.eyes import Eyes
 from rankpatrol.agent.lemon_watch import LemonWatch
+from rankpatrol.agent.looking import look_closely
 from rankpatrol.agent.sealing import Sealer
+from rankpatrol.agent.switches import Switches
 from rankpatrol.agent.teller import Teller
+from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.durations import say_duration
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.evidence.bundle import reopen
 from rankpatrol.evidence.shelf import shelve
 from rankpatrol.incident.records import FINAL_VERDICTS, IncidentState
+from rankpatrol.launch.pauses import Pause
 from rankpatrol.launch.rundir import JobSpec, OrderedEnd, RunDir
 from rankpatrol.lemons.memory import lemon_path
 from rankpatrol.schedulers.local import LocalScheduler
@@ -24,6 +29,9 @@ from rankpatrol.system.clock import Clock
 CHECK_S = 15.0
 # A bundle is a few MB: a job directory that has not taken it by then does not answer, and nobody waits for it.
 CARRY_S = 5.0
+# The user's state directory may be on a network: what was last read of it stands where it does not answer by then.
+SWITCH_S = 2.0
+_BETWEEN_LOOKS_S = 1.0
 
 
 class NotRecovered(PatrolError):
@@ -40,6 +48,7 @@ class Recovery:
         self.courier: Courier = teller.courier
         self.scheduler = LocalScheduler(run_dir)
         self.checkpoints = CheckpointWatch(spec.checkpoints)
+        self.switches = Switches(run_dir)
         self._sealer = Sealer(spec, run_dir, clock)
         self.lemons = LemonWatch(spec, lemon_path(), lambda problem: self.announce(problem, "plain"))
 
@@ -68,6 +77,21 @@ class Recovery:
 
         if not execute(self._plan(state, outlook), proof, self.scheduler, self._clock, tell):
             raise NotRecovered(f"attempt {state.attempt} could not be ended")
+
+    def look_again(self) -> Diagnosis:
+        """What the ranks show now; an agent that has seen them only once looks twice, since one look shows no standstill."""
+        if not self._eyes.looks:
+            look_closely(self._eyes)
+            self._clock.sleep(_BETWEEN_LOOKS_S)
+        return look_closely(self._eyes)
+
+    def paused(self) -> Pause | None:
+        """The pause that stands at this moment."""
+        return self.switches.now(SWITCH_S)
+
+    def answer_command(self, incident: int) -> str:
+        """What a person types to say yes."""
+        return f"rankpatrol act {shlex.quote(self._spec.job_dir)} {incident} --yes"
 
     def remember(self, state: IncidentState) -> None:
         """Keep the culprits' nodes for other jobs."""

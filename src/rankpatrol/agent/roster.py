@@ -5,7 +5,7 @@ from pathlib import Path
 from rankpatrol.collect.ranks import RankRecord
 from rankpatrol.core.records import ProcessId, Record
 from rankpatrol.launch.rundir import RankExit, RankPlace, RunDir
-from rankpatrol.system.process import boot_id, identify
+from rankpatrol.system.process import boot_id, identify, is_hidden
 
 
 class Attempt(Record, frozen=True, kw_only=True):
@@ -64,4 +64,4 @@ def read_attempt(run_dir: RunDir, number: int) -> Attempt:
 
 def _lives(pid: int, start_ticks: int) -> bool:
     seen = identify(pid)
-    return seen is not None and seen.start_ticks == start_ticks
+    return is_hidden(pid) if seen is None else seen.start_ticks == start_ticks

@@ -38,7 +38,7 @@ class Sealer:
 
     def seal(self, root: Path, state: IncidentState, looks: tuple[Snapshot, ...], context: Mapping[str, object]) -> Path:
         """Seal under `root`/incidents; without fresh looks, what was put aside is sealed. Raises EvidenceError."""
-        final = root / "incidents" / bundle_name(state)
+        final = root / "incidents" / state.bundle_name()
         if final.exists():
             return Path(reopen(final).path)  # sealed by an agent that died before it could say so
         snapshot = looks[-1] if looks else self._aside[-1] if self._aside else None
@@ -70,12 +70,6 @@ class Sealer:
     def _paths(self) -> list[Path]:
         wanted = [self._spec.job_dir, self._spec.checkpoints, "/dev/shm", "/tmp"]  # ruff: ignore[S108] - looked at, not written to
         return [Path(path) for path in wanted if path]
-
-
-def bundle_name(state: IncidentState) -> str:
-    """An incident has one bundle, but for one whose evidence was sealed before a time-out and that came to a verdict all the same."""
-    early = state.bundle is not None and state.stage != "alerted"
-    return f"{state.incident}-at-verdict" if early else str(state.incident)
 
 
 def _native_stack(sample: RankSample) -> str | Missing:

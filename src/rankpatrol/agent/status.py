@@ -11,6 +11,7 @@ from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import ProcessGroup
 from rankpatrol.incident.records import IncidentState
 from rankpatrol.judge.records import JudgeState
+from rankpatrol.launch.pauses import Pause
 from rankpatrol.launch.rundir import JobSpec
 from rankpatrol.system.clock import Clock
 
@@ -24,6 +25,8 @@ class JobView(NamedTuple):
     incident: IncidentState | None
     checkpoints: Selection | Missing
     ended: str | None = None
+    pause: Pause | None = None
+    question: str | None = None
 
 
 def state_of(view: JobView, clock: Clock) -> bytes:
@@ -42,6 +45,8 @@ def state_of(view: JobView, clock: Clock) -> bytes:
         "ranks": _ranks(view, clock),
         "groups": _groups(view.eyes.groups()),
         "incident": view.incident,
+        "paused": view.pause,
+        "answer_with": view.question,
         "checkpoints": view.checkpoints,
     }
     return msgspec.json.format(msgspec.json.encode(state))

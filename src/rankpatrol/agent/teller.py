@@ -1,18 +1,23 @@
 """What is told of a job, in CONTRACT's events and to the user: how attempts begin and end, how far they are, what is done."""
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from rankpatrol.act.execute import StepReport
 from rankpatrol.agent.phases import phase_of_job
 from rankpatrol.agent.roster import Attempt
 from rankpatrol.agent.voice import Voice
 from rankpatrol.core.durations import say_duration
-from rankpatrol.incident.records import IncidentState
+from rankpatrol.incident.records import IncidentState, WaitsFor
 from rankpatrol.journal import Journal
+from rankpatrol.launch.pauses import Pause
 from rankpatrol.launch.rundir import JobSpec, ResumePoint, RunDir
 from rankpatrol.system.background import Courier
 from rankpatrol.system.clock import Clock
+
+_PAUSE_FIELDS = ("by", "why", "since_unix_s", "scope")
 
 
 class Teller:
@@ -26,6 +31,8 @@ class Teller:
         self.ended: set[int] = set()
         self._phase: str | None = None
         self._step: int | None = None
+        self._pause: dict[str, Any] | None = None
+        self._unseen: set[int] = set()
 
     def attempt_begins(self, attempt: Attempt) -> None:
         """An attempt whose ranks are known."""
@@ -96,8 +103,52 @@ class Teller:
         self.voice.rest()
         self.voice.say(f"the job has ended after {took}: {reason}, exit code {exit_code}", "good" if exit_code == 0 else "plain")
 
-    def one_line(self, attempt: Attempt, step: int | None, incident: IncidentState | None) -> str:
+    def pause(self, attempt: int, pause: Pause | None) -> None:
+        """That nobody acts, or acts again, where that is new."""
+        told = (
+            None
+            if pause is None
+            else {"by": pause.by, "why": pause.why, "since_unix_s": round(pause.since_unix_s, 3), "scope": pause.scope}
+        )
+        if told == self._pause or not self.begun:
+            return
+        self._pause = told
+        if pause is None or told is None:
+            self.journal.tell("unpaused", attempt)
+            self.voice.say("actions are taken again", "good")
+            return
+        self.journal.tell("paused", attempt, **told)
+        self.voice.say(f"{say_pause(pause)}; watching goes on", "alert")
+
+    def adopt_pause(self, events: Iterable[Mapping[str, Any]]) -> None:
+        """What an earlier agent told of pauses last."""
+        for event in events:
+            if event["kind"] in {"paused", "unpaused"}:
+                self._pause = {name: event[name] for name in _PAUSE_FIELDS} if event["kind"] == "paused" else None
+
+    def unseen(self, attempt: Attempt, why: str) -> None:
+        """What permission is missing to see ranks; once an attempt."""
+        if attempt.number in self._unseen:
+            return
+        self._unseen.add(attempt.number)
+        self.journal.tell("signal", attempt.number, what=why)
+        self.voice.say(f"{why}. `rankpatrol doctor` tells what is missing", "alert")
+
+    def refused(self, attempt: int, incident: int, why: str) -> None:
+        """An answer that came too late, or to no question."""
+        self.journal.tell("answer_refused", attempt, incident=incident, why=why)
+        self.voice.say(f"the answer to incident {incident} is refused: {why}", "alert")
+
+    def one_line(self, attempt: Attempt, step: int | None, incident: IncidentState | None, pause: Pause | None) -> str:
         """What is going on, for the live line."""
         step_words = f" · step {step}" if step is not None else ""
         trouble = f" · incident {incident.incident} {incident.stage}" if incident is not None else ""
-        return f"{attempt.world_size()} ranks · attempt {attempt.number}{step_words} · {self._phase or 'starting'}{trouble}"
+        asks = " · waits for an answer (rankpatrol status)" if incident is not None and incident.waits_for is WaitsFor.ANSWER else ""
+        held = f" · {say_pause(pause)}" if pause is not None else ""
+        return f"{attempt.world_size()} ranks · attempt {attempt.number}{step_words} · {self._phase or 'starting'}{trouble}{asks}{held}"
+
+
+def say_pause(pause: Pause) -> str:
+    """Since when nobody acts, by whom and why."""
+    since = time.strftime("%H:%M:%S", time.localtime(pause.since_unix_s))
+    return f"actions are paused since {since} by {pause.by}" + (f" ({pause.why})" if pause.why else "")

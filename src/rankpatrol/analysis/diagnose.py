@@ -10,6 +10,7 @@ from rankpatrol.analysis.frames import say_frame
 from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.scene import Cause, Scene, say_ranks
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
+from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import Snapshot
 
 
@@ -31,6 +32,8 @@ def diagnose_scene(scene: Scene, registry: Registry, untie: Callable[[Scene], Di
         )
     if len(scene.samples) < scene.now.world_size:
         return _undetermined(scene, f"only {len(scene.samples)} of {scene.now.world_size} ranks can be seen")
+    if not scene.victims and scene.unclear:
+        return _undetermined(scene, f"too little is known of {say_ranks(scene.unclear)} to tell who waits for whom: {_crowd(scene)}")
     if not scene.victims:
         return _storage_for_all(scene, registry) or _undetermined(scene, "no rank waits for another: " + _crowd(scene))
     if not scene.awaited and scene.unclear:
@@ -171,4 +174,10 @@ def _crowd(scene: Scene) -> str:
 
 
 def _undetermined(scene: Scene, why: str) -> Diagnosis:
-    return Diagnosis(verdict="undetermined", cause="unknown", victim_ranks=scene.victims, sentence=why)
+    return Diagnosis(verdict="undetermined", cause="unknown", victim_ranks=scene.victims, sentence=why, reasons_against=_unread(scene))
+
+
+def _unread(scene: Scene) -> tuple[str, ...]:
+    """Why no stack was read of a rank of which too little is known; once, since all have the same reason as a rule."""
+    stacks = [scene.samples[rank].stack for rank in scene.unclear]
+    return tuple(stack.reason for stack in stacks if isinstance(stack, Missing))[:1]

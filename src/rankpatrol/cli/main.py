@@ -12,10 +12,17 @@ from rankpatrol.core.errors import ExitCode, PatrolError
 # Imported only when called: `rankpatrol --version` stays quick, and a broken part does not take the others along.
 _COMMANDS = {
     "run": ("rankpatrol.cli.run", "run"),
+    "shim": ("rankpatrol.cli.shim", "shim"),
     "watch": ("rankpatrol.cli.watch", "watch"),
     "status": ("rankpatrol.cli.status", "status"),
     "why": ("rankpatrol.cli.status", "why"),
+    "pause": ("rankpatrol.cli.pause", "pause"),
+    "unpause": ("rankpatrol.cli.pause", "unpause"),
+    "act": ("rankpatrol.cli.pause", "act"),
+    "capture": ("rankpatrol.cli.capture", "capture"),
     "bundle": ("rankpatrol.cli.bundle", "bundle"),
+    "config": ("rankpatrol.cli.settings", "config"),
+    "doctor": ("rankpatrol.cli.doctor", "doctor"),
     "checkpoints": ("rankpatrol.cli.checkpoints", "checkpoints"),
     "affinity": ("rankpatrol.cli.affinity", "affinity"),
     "bind": ("rankpatrol.cli.bind", "bind"),

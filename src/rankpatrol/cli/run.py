@@ -5,48 +5,24 @@ import re
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
 from rankpatrol.agent.voice import release_terminal
-from rankpatrol.core.durations import parse_duration_s
+from rankpatrol.cli.settings import config_option, setting_options
+from rankpatrol.config.resolve import Sources, resolve, values
 from rankpatrol.core.errors import BadInput, NoPermission, UsageProblem
 from rankpatrol.launch.parent import check_command, launch_environment, make_job_dir, run_job
 from rankpatrol.launch.rundir import JobSpec, RunDir
 
 
-def _seconds(_: click.Context, param: click.Parameter, value: str) -> float:
-    try:
-        return parse_duration_s(value)
-    except UsageProblem as problem:
-        raise click.BadParameter(f"{problem}. {problem.help}", param=param) from problem
-
-
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--job-dir", type=click.Path(path_type=Path), help="Where events, logs and evidence go.  [default: rankpatrol-runs/NAME-UTC]")
-@click.option(
-    "--policy", type=click.Choice(["observe", "recover"]), default="recover", show_default=True, help="Never act, or end and resume."
-)
-@click.option("--patience", callback=_seconds, default="180s", show_default=True, help="How long nothing may work before it is a hang.")
-@click.option(
-    "--checkpoints",
-    type=click.Path(path_type=Path, readable=False),
-    help="Where the training saves; a new attempt resumes from the newest good one.",
-)
-@click.option("--max-restarts", type=click.IntRange(min=0), help="Attempts beyond the first; torchrun's own flag wins.  [default: 3]")
-@click.option("--no-probe", is_flag=True, help="Leave the training's Python alone: no marks of steps and phases, no flight recorder.")
-@click.option("--no-bind", is_flag=True, help="Leave CPUs and memory as they are: a rank is not bound to its GPU's NUMA node.")
+@click.option("--job-dir", type=click.Path(path_type=Path), help="Where events, logs and evidence go.  [default: JOBS-DIR/NAME-UTC]")
+@setting_options("policy", "patience", "checkpoints", "max-restarts", "probe", "bind", "jobs-dir")
+@config_option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(
-    job_dir: Path | None,
-    policy: str,
-    patience: float,
-    checkpoints: Path | None,
-    max_restarts: int | None,
-    no_probe: bool,
-    no_bind: bool,
-    command: tuple[str, ...],
-) -> int:
+def run(job_dir: Path | None, config: Path | None, command: tuple[str, ...], **given: Any) -> int:
     """Start CMD (torchrun …, or any other command) under patrol, and end with its exit code.
 
     CMD's words are passed on as they are, but for {checkpoint}: each attempt gets the checkpoint to resume from there, the first
@@ -60,6 +36,8 @@ def run(
     if not words:
         raise UsageProblem("there is no command to run", help="Write it last: rankpatrol run torchrun --nproc-per-node 4 train.py")
     check_command(words)
+    settings = values(resolve(Sources.here(config), {name.replace("_", "-"): value for name, value in given.items()}))
+    checkpoints: Path | None = settings["checkpoints"]
     if checkpoints is None and any("{checkpoint}" in word for word in words):
         raise UsageProblem(
             "the command asks for {checkpoint}, but no checkpoints are known", help="Add --checkpoints DIR before the command."
@@ -67,21 +45,21 @@ def run(
     if checkpoints is not None:
         _check_checkpoints(checkpoints)
     name = _job_name(words)
-    folder = make_job_dir(job_dir or Path("rankpatrol-runs") / f"{name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}")
+    folder = make_job_dir(job_dir or settings["jobs_dir"] / f"{name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}")
     spec = JobSpec(
         job=folder.name,
         job_dir=str(folder),
         command=words,
-        policy=policy,
-        patience_s=patience,
+        policy=settings["policy"],
+        patience_s=settings["patience"],
         checkpoints=str(checkpoints.absolute()) if checkpoints else None,
         started_unix_s=time.time(),
-        probe=not no_probe,
-        bind=not no_bind,
+        probe=settings["probe"],
+        bind=settings["bind"],
     )
     run_dir = RunDir.create()
     click.echo(f"rankpatrol: job directory {folder}", err=True)
-    extra = launch_environment(run_dir, recover=policy == "recover", max_restarts=max_restarts)
+    extra = launch_environment(run_dir, recover=spec.policy != "observe", max_restarts=settings["max_restarts"])
     try:
         return run_job(_without_placeholder(words), spec, extra, run_dir)
     finally:

@@ -1,5 +1,6 @@
 """`rankpatrol status` and `rankpatrol why`: what is going on now, and the last verdict."""
 
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rankpatrol.cli.jobs import STALE_S, find_job, read_state
 from rankpatrol.core.durations import say_duration
 from rankpatrol.core.errors import BadInput, ExitCode
 from rankpatrol.journal import read_events
-
-# The agent writes its state once a second; much older than that, it is not running.
-_STALE_S = 10.0
 
 
 @click.command()
@@ -23,8 +22,8 @@ _STALE_S = 10.0
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def status(job_dir: Path | None, as_json: bool) -> int:
     """Say what a job is doing now, rank by rank (the newest job here, unless JOBDIR is given)."""
-    folder = _find(job_dir)
-    state = _read_state(folder)
+    folder = find_job(job_dir)
+    state = read_state(folder)
     age_s = max(0.0, time.time() - state["at_unix_s"])
     state["age_s"] = round(age_s, 1)
     if as_json:
@@ -39,11 +38,11 @@ def status(job_dir: Path | None, as_json: bool) -> int:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def why(job_dir: Path | None, as_json: bool) -> int:
     """Say what the last incident was, with all that speaks for and against."""
-    folder = _find(job_dir)
+    folder = find_job(job_dir)
     events = list(read_events(folder))
     last = next((event for event in reversed(events) if event["kind"] in {"verdict", "alert"}), None)
     story = [event for event in events if last is not None and event.get("incident") == last["incident"]]
-    bundle = next((event["path"] for event in story if event["kind"] == "bundle_sealed"), None)
+    bundle = next((event["path"] for event in reversed(story) if event["kind"] == "bundle_sealed"), None)
     diagnosis = _diagnosis(bundle) or _open_diagnosis(folder) or {}
     if as_json:
         click.echo(msgspec.json.encode({"last": last, "diagnosis": diagnosis, "bundle": bundle, "story": story}))
@@ -56,33 +55,11 @@ def why(job_dir: Path | None, as_json: bool) -> int:
     return ExitCode.CRITICAL if last["kind"] == "verdict" else ExitCode.WARNING
 
 
-def _find(job_dir: Path | None) -> Path:
-    if job_dir is not None:
-        if not (job_dir / "job.json").exists():
-            raise BadInput(f"{job_dir} is not a job directory", help="Give the folder that `rankpatrol run` named in its first line.")
-        return job_dir
-    found = sorted(Path("rankpatrol-runs").glob("*/job.json"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise BadInput("there is no job here", help="Start one with `rankpatrol run torchrun …`, or give a job directory.")
-    return found[-1].parent
-
-
-def _read_state(folder: Path) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode((folder / "state.json").read_bytes(), type=dict[str, Any])
-    except FileNotFoundError:
-        raise BadInput(f"{folder} has no state yet", help="The agent writes it within seconds of the start; look again.") from None
-    except msgspec.MsgspecError as problem:
-        raise BadInput(
-            f"{folder / 'state.json'} cannot be read: {problem}", help="Was it edited? `events.jsonl` has the story."
-        ) from problem
-
-
 def _health(state: dict[str, Any], age_s: float) -> ExitCode:
     """Nobody looking is unknown, not healthy."""
     if state["ended"]:
         return ExitCode.OK if state["ended"] == "finished" else ExitCode.CRITICAL
-    if age_s > _STALE_S:
+    if age_s > STALE_S:
         return ExitCode.UNKNOWN
     incident = state["incident"]
     if incident is None or incident["stage"] == "closed":
@@ -94,16 +71,33 @@ def _print_status(folder: Path, state: dict[str, Any], age_s: float) -> None:
     console = Console(soft_wrap=True)
     ended = f"ended: {state['ended']}" if state["ended"] else "running"
     console.print(Text(f"{state['job']} · {ended} · attempt {state['attempt']} · step {state['step']} · policy {state['policy']}"))
-    if age_s > _STALE_S and not state["ended"]:
+    if age_s > STALE_S and not state["ended"]:
         console.print(Text(f"no agent has reported for {say_duration(age_s)}: what follows is old", style="yellow"))
     incident = state["incident"]
     if incident is not None and incident["stage"] != "closed":
         console.print(Text(f"incident {incident['incident']} ({incident['stage']}): {incident['diagnosis']['sentence']}", style="bold"))
+    _print_standing(console, folder, state)
     if state["ranks"]:
         console.print(_table(state["ranks"]))
     for line in say_groups(state.get("groups") or [], state.get("patience_s", 0.0)):
         console.print(Text(line))
     console.print(Text(f"events: {folder / 'events.jsonl'}", style="dim"))
+
+
+def _print_standing(console: Console, folder: Path, state: dict[str, Any]) -> None:
+    """What waits for a person: a pause, a question."""
+    pause = state.get("paused")
+    if pause is not None and not state["ended"]:
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(pause["since_unix_s"]))
+        why = f" ({pause['why']})" if pause["why"] else ""
+        command = "rankpatrol unpause" + (f" {shlex.quote(str(folder))}" if pause["scope"] == "job" else "")
+        console.print(
+            Text(f"actions are paused since {since} by {pause['by']}{why}; watching goes on. To end it: {command}", style="yellow")
+        )
+    answer_with = state.get("answer_with")
+    if answer_with is not None and not state["ended"]:
+        console.print(Text(f"it waits for an answer; why: rankpatrol why {shlex.quote(str(folder))}", style="bold"))
+        console.print(Text(f"                     to act: {answer_with}", style="bold"))
 
 
 def say_groups(groups: list[dict[str, Any]], patience_s: float) -> list[str]:
@@ -148,7 +142,7 @@ def _diagnosis(bundle: str | None) -> dict[str, Any] | None:
 def _open_diagnosis(folder: Path) -> dict[str, Any] | None:
     """The diagnosis of an incident whose bundle is not sealed yet."""
     try:
-        incident = _read_state(folder)["incident"]
+        incident = read_state(folder)["incident"]
     except BadInput:
         return None
     return incident["diagnosis"] if incident else None
@@ -174,6 +168,12 @@ def _say_event(event: dict[str, Any]) -> str:
             return f"action {event['what']} ({event['target']}): {outcome}"
         case "bundle_sealed":
             return f"evidence sealed in {event['seconds']} s"
+        case "question":
+            return f"asked: {event['what']}? To have it done: {event['command']}"
+        case "action_held":
+            return f"not acted upon: paused by {event['by']}"
+        case "action_refused" | "answer_refused":
+            return f"nothing was done: {event['why']}"
         case "incident_closed":
             return f"closed: {event['how']}"
         case kind:

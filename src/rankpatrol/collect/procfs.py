@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rankpatrol.core.records import Missing, Record
+from rankpatrol.system.process import is_hidden
 
 _READ = os.O_RDONLY | os.O_CLOEXEC
 _ALWAYS_THERE = {"stat", "status", "task", "fd"}
@@ -98,12 +99,19 @@ def opened(pid: int) -> Iterator[ProcessDirectory | Missing]:
         descriptor = os.open(f"/proc/{pid}", _READ | os.O_DIRECTORY)
     except OSError as problem:
         gone = problem.errno in {errno.ENOENT, errno.ESRCH}
-        yield Missing(f"process {pid} is gone" if gone else f"cannot open /proc/{pid}: {problem.strerror}")
+        yield not_there(pid) if gone else Missing(f"cannot open /proc/{pid}: {problem.strerror}")
         return
     try:
         yield ProcessDirectory(pid, descriptor)
     finally:
         os.close(descriptor)
+
+
+def not_there(pid: int) -> Missing:
+    """Why /proc has no such process: it is gone, or kept from us."""
+    if is_hidden(pid):
+        return Missing(f"process {pid} is there, and the kernel hides it from this user (/proc is mounted with hidepid)")
+    return Missing(f"process {pid} is gone")
 
 
 def thread_state(stat: bytes) -> ThreadState:

@@ -41,14 +41,14 @@ def observe(record: RankRecord, tree: ProcessTree, *, full: bool) -> RankSample:
     )
 
 
-def with_stacks(sample: RankSample, deadline_s: float) -> RankSample:
+def with_stacks(sample: RankSample, deadline_s: float, *, may_stop: bool = True) -> RankSample:
     """The same sample with the stacks of its process and of each descendant, all within `deadline_s`."""
     # One by one: `py-spy dump --subprocesses --json` prints the parent alone.
     alive = [child for child in sample.descendants if child.state != "Z"]
     wanted = [child.id for child in alive]
     if isinstance(sample.process, ProcessSample):
         wanted.insert(0, sample.process.id)
-    taken = take_stacks(wanted, deadline_s=deadline_s)
+    taken = take_stacks(wanted, deadline_s=deadline_s, may_stop=may_stop)
     reason = sample.process if isinstance(sample.process, Missing) else Missing(f"no stack of process {sample.pid} was taken")
     return msgspec.structs.replace(
         sample, stack=taken.get(sample.pid, reason), child_stacks={child.id.pid: taken[child.id.pid] for child in alive}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rankpatrol.collect.procfs import opened, thread_state
+from rankpatrol.collect.procfs import not_there, opened, thread_state
 from rankpatrol.core.errors import BadInput, CommandFailed, ProcessChanged
 from rankpatrol.core.records import Missing, ProcessId
 from rankpatrol.core.snapshot import Stack
@@ -25,24 +25,26 @@ _LONGEST_STOP_S = 2.0
 _MAX_BYTES = 16 << 20
 _SIGSTOP_BIT = 1 << (signal.SIGSTOP - 1)
 
+# How a reason begins that no second try, and no other moment, will change.
+FORBIDDEN = "the kernel forbids tracing"
 # What py-spy says, and what it means; anything else may be a stack that moved while it was read.
 _FINAL = (
     (
         re.compile(r"permission denied|operation not permitted|os error (1|13)\)", re.IGNORECASE),
-        "the kernel forbids tracing process {pid}: give the agent CAP_SYS_PTRACE, or set kernel.yama.ptrace_scope=0",
+        FORBIDDEN + " process {pid}: give the agent CAP_SYS_PTRACE, or set kernel.yama.ptrace_scope=0",
     ),
     (re.compile(r"failed to find python version", re.IGNORECASE), "process {pid} runs no Python"),
 )
 
 
-def take_stack(process: ProcessId, *, deadline_s: float = 5.0) -> Stack | Missing:
-    """The Python stacks of exactly this process: read twice without stopping it, then once with a stop of some milliseconds.
+def take_stack(process: ProcessId, *, deadline_s: float = 5.0, may_stop: bool = True) -> Stack | Missing:
+    """The Python stacks of exactly this process: read twice without stopping it, then once with a stop of some milliseconds, if it may.
 
     A process that is stopped, traced, or has a thread in D state is never attached to: it is read without a stop, or not at all.
     """
     until = time.monotonic() + deadline_s
     reason = Missing(f"no stack of process {process.pid} within {deadline_s:g} s")
-    for stop in (False, False, True):
+    for stop in (False, False, True) if may_stop else (False, False):
         if time.monotonic() + _ENOUGH_S > until:
             return reason
         if (obstacle := _obstacle(process, stop=stop)) is not None:
@@ -64,7 +66,9 @@ def take_native(process: ProcessId, *, deadline_s: float = 10.0) -> str | Missin
     return result.stdout.decode(errors="replace") if result.exit_code == 0 else _failure(process, result)[0]
 
 
-def take_stacks(processes: Sequence[ProcessId], *, deadline_s: float = 5.0, total_s: float | None = None) -> dict[int, Stack | Missing]:
+def take_stacks(
+    processes: Sequence[ProcessId], *, deadline_s: float = 5.0, total_s: float | None = None, may_stop: bool = True
+) -> dict[int, Stack | Missing]:
     """A stack of each, by pid, a few at a time; each has `deadline_s`, and all together `total_s` (the same where not given)."""
     until = time.monotonic() + (deadline_s if total_s is None else total_s)
 
@@ -72,7 +76,7 @@ def take_stacks(processes: Sequence[ProcessId], *, deadline_s: float = 5.0, tota
         left_s = until - time.monotonic()
         if left_s < _ENOUGH_S:
             return Missing(f"the time for this round's stacks was over before process {process.pid} came up")
-        return take_stack(process, deadline_s=min(deadline_s, left_s))
+        return take_stack(process, deadline_s=min(deadline_s, left_s), may_stop=may_stop)
 
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="py-spy") as pool:
         return {process.pid: stack for process, stack in zip(processes, pool.map(take, processes), strict=True)}
@@ -150,8 +154,10 @@ def _obstacle(process: ProcessId, *, stop: bool) -> Missing | None:
 
 def _gone(process: ProcessId) -> Missing | None:
     seen = identify(process.pid)
-    if seen is None or seen != process:
-        return Missing(f"process {process.pid} is gone" if seen is None else f"pid {process.pid} belongs to another process now")
+    if seen is None:
+        return not_there(process.pid)
+    if seen != process:
+        return Missing(f"pid {process.pid} belongs to another process now")
     return Missing(f"process {process.pid} has ended (state Z)") if _state(process) == "Z" else None
 
 

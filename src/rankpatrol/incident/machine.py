@@ -4,6 +4,9 @@
                        ├ a group's own time-out nears → sealed at once, and still ALERTED
                        └ progress returned, or attempt ended → what was put aside is sealed → CLOSED
 
+A sealed incident waits where actions are paused, or where the policy is to ask. When the pause is over or the answer is yes, the ranks
+are looked at again: where the diagnosis still holds, it is JUDGED anew and sealed anew, else nothing is done and it is CLOSED.
+
 It can be stopped after any step: the recorded events, replayed, give the same state and the instruction that is still open.
 """
 
@@ -11,10 +14,13 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from rankpatrol.core.diagnosis import Certainty
+from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.incident.records import (
     FINAL_VERDICTS,
     ActionEnded,
+    ActionHeld,
+    AnsweredYes,
+    AskPerson,
     AttemptEnded,
     BundleSealed,
     CarryOut,
@@ -24,14 +30,19 @@ from rankpatrol.incident.records import (
     IncidentPolicy,
     IncidentState,
     Instruction,
+    LookAgain,
+    LookedAgain,
     ProgressReturned,
     RaiseAlert,
+    SayChanged,
     SealEvidence,
     SealFailed,
     Stage,
     SuspectNamed,
     TimeoutNears,
+    Unpaused,
     VerdictGiven,
+    WaitsFor,
 )
 
 # The job directory, then the run directory: whoever cannot seal in either does not act.
@@ -50,12 +61,12 @@ def step(state: IncidentState | None, event: IncidentEvent, policy: IncidentPoli
             return _seal_early(state)
         case VerdictGiven():
             return _judge(state, event)
-        case BundleSealed():
-            return _sealed(state, event, policy)
-        case SealFailed():
-            return _seal_failed(state)
+        case BundleSealed() | SealFailed():
+            return _sealed(state, event, policy) if isinstance(event, BundleSealed) else _seal_failed(state)
         case ActionEnded():
             return _acted(state, event)
+        case ActionHeld() | Unpaused() | AnsweredYes() | LookedAgain():
+            return _wait(state, event)
         case ProgressReturned():
             return _over(state, "recovered") if state.stage is not Stage.ACTED else (state, ())
         case AttemptEnded():
@@ -73,12 +84,19 @@ def replay(events: Iterable[IncidentEvent], policy: IncidentPolicy) -> Outcome:
 
 def may_act(state: IncidentState, policy: IncidentPolicy) -> bool:
     """Only what is proved or supported not to end by itself, where an end would help, and only where the policy says so."""
-    found = state.diagnosis
+    return policy.act and _can_be_acted_upon(state.diagnosis)
+
+
+def still_holds(before: Diagnosis, now: Diagnosis) -> bool:
+    """True where a fresh look names the same ranks for the same cause. A `stop` tells of the cause of the last of its attempts."""
+    if not _can_be_acted_upon(now) or before.culprit_ranks != now.culprit_ranks:
+        return False
+    return before.verdict in FINAL_VERDICTS or (before.verdict, before.cause) == (now.verdict, now.cause)
+
+
+def _can_be_acted_upon(found: Diagnosis) -> bool:
     return (
-        policy.act
-        and found.verdict in {"hang", "crash", *FINAL_VERDICTS}
-        and found.certainty is not Certainty.SUSPECTED
-        and found.not_to_be_ended is None
+        found.verdict in {"hang", "crash", *FINAL_VERDICTS} and found.certainty is not Certainty.SUSPECTED and found.not_to_be_ended is None
     )
 
 
@@ -119,12 +137,40 @@ def _sealed(state: IncidentState, event: BundleSealed, policy: IncidentPolicy) -
     if state.stage is not Stage.JUDGED:
         return state, ()
     sealed = replace(state, stage=Stage.SEALED, bundle=event.path)
-    return sealed, (CarryOut(bundle=event.path),) if may_act(sealed, policy) else ()
+    if not may_act(sealed, policy):
+        return sealed, ()
+    if policy.ask and not sealed.answered:
+        return replace(sealed, waits_for=WaitsFor.ANSWER), (AskPerson(),)
+    return sealed, (CarryOut(bundle=event.path),)
+
+
+def _wait(state: IncidentState, event: ActionHeld | Unpaused | AnsweredYes | LookedAgain) -> Outcome:
+    """An action that waits. A yes is good for the evidence it was given on: after a pause a person is asked again."""
+    if state.stage is not Stage.SEALED:
+        return state, ()
+    match event, state.waits_for:
+        case ActionHeld(), None:
+            return replace(state, waits_for=WaitsFor.UNPAUSE, answered=False), ()
+        case Unpaused(), WaitsFor.UNPAUSE:
+            return state, (LookAgain(),)
+        case AnsweredYes(), WaitsFor.ANSWER:
+            return replace(state, answered=True), (LookAgain(),)
+        case LookedAgain(), WaitsFor() as waited if waited is WaitsFor.UNPAUSE or state.answered:
+            return _looked_again(state, event)
+        case _:
+            return state, ()
+
+
+def _looked_again(state: IncidentState, event: LookedAgain) -> Outcome:
+    if not still_holds(state.diagnosis, event.diagnosis):
+        return replace(state, stage=Stage.CLOSED, waits_for=None), (SayChanged(now=event.diagnosis), Close(how="dismissed"))
+    judged = replace(state, stage=Stage.JUDGED, waits_for=None, again=state.again + 1, seals_failed=0)
+    return judged, (SealEvidence(fresh=True),)
 
 
 def _acted(state: IncidentState, event: ActionEnded) -> Outcome:
     """What was not done is not tried again with the same evidence: a new judgement would bring new evidence with it."""
-    if state.stage is not Stage.SEALED:
+    if state.stage is not Stage.SEALED or state.waits_for is not None:
         return state, ()
     if event.done:
         return replace(state, stage=Stage.ACTED), ()

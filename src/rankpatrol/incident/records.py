@@ -9,6 +9,13 @@ from rankpatrol.core.records import Record
 FINAL_VERDICTS = frozenset({"stop", "zombie_job"})
 
 
+class WaitsFor(StrEnum):
+    """What a sealed incident may wait for before it is acted upon: the end of a pause, or a person's answer."""
+
+    UNPAUSE = "unpause"
+    ANSWER = "answer"
+
+
 class Stage(StrEnum):
     """Where an incident is in its life. SUSPECTED lasts only while its alert is being raised."""
 
@@ -67,6 +74,29 @@ class ActionEnded(Record, frozen=True, tag="action_ended", kw_only=True):
     why: str = ""
 
 
+class ActionHeld(Record, frozen=True, tag="action_held", kw_only=True):
+    """Actions were paused when it came to one: by whom, and since when."""
+
+    by: str
+    since_unix_s: float
+
+
+class Unpaused(Record, frozen=True, tag="unpaused"):
+    """The pause is over."""
+
+
+class AnsweredYes(Record, frozen=True, tag="answered_yes", kw_only=True):
+    """A person has said that the action may be taken."""
+
+    by: str
+
+
+class LookedAgain(Record, frozen=True, tag="looked_again", kw_only=True):
+    """What a look says that was taken now, since an action that had to wait may be taken."""
+
+    diagnosis: Diagnosis
+
+
 class ProgressReturned(Record, frozen=True, tag="progress_returned", kw_only=True):
     """Every rank stirs again."""
 
@@ -77,7 +107,20 @@ class AttemptEnded(Record, frozen=True, tag="attempt_ended", kw_only=True):
     ordered: bool
 
 
-IncidentEvent = SuspectNamed | TimeoutNears | VerdictGiven | BundleSealed | SealFailed | ActionEnded | ProgressReturned | AttemptEnded
+IncidentEvent = (
+    SuspectNamed
+    | TimeoutNears
+    | VerdictGiven
+    | BundleSealed
+    | SealFailed
+    | ActionEnded
+    | ActionHeld
+    | Unpaused
+    | AnsweredYes
+    | LookedAgain
+    | ProgressReturned
+    | AttemptEnded
+)
 
 
 class RaiseAlert(Record, frozen=True, tag="raise_alert", kw_only=True):
@@ -102,23 +145,41 @@ class CarryOut(Record, frozen=True, tag="carry_out", kw_only=True):
     bundle: str
 
 
+class AskPerson(Record, frozen=True, tag="ask_person"):
+    """Put the question to a person; nothing is done until it is answered."""
+
+
+class LookAgain(Record, frozen=True, tag="look_again"):
+    """The action may be taken now, but its evidence is old: look whether the diagnosis still holds."""
+
+
+class SayChanged(Record, frozen=True, tag="say_changed", kw_only=True):
+    """Tell people that nothing was done, since this is what the fresh look shows."""
+
+    now: Diagnosis
+
+
 class Close(Record, frozen=True, tag="close", kw_only=True):
     """The incident is over: recovered, ended, requeued or dismissed (CONTRACT)."""
 
     how: str
 
 
-Instruction = RaiseAlert | GiveVerdict | SealEvidence | CarryOut | Close
+Instruction = RaiseAlert | GiveVerdict | SealEvidence | CarryOut | AskPerson | LookAgain | SayChanged | Close
 
 
 class IncidentPolicy(Record, frozen=True, kw_only=True):
-    """Whether a sealed verdict is acted upon."""
+    """Whether a sealed verdict is acted upon, and whether a person is asked before."""
 
     act: bool
+    ask: bool = False
 
 
 class IncidentState(Record, frozen=True, kw_only=True):
-    """One incident. `closing` waits for the seal of evidence that was put aside; a `bundle` while ALERTED was sealed before a time-out."""
+    """One incident. `closing` waits for the seal of evidence that was put aside; a `bundle` while ALERTED was sealed before a time-out.
+
+    `again` counts how often evidence was taken anew for an action that had to wait; `answered`: a person has said yes to this one.
+    """
 
     incident: int
     attempt: int
@@ -129,3 +190,20 @@ class IncidentState(Record, frozen=True, kw_only=True):
     bundle: str | None = None
     closing: str | None = None
     seals_failed: int = 0
+    waits_for: WaitsFor | None = None
+    answered: bool = False
+    again: int = 0
+
+    def would_do(self) -> str:
+        """The action that its diagnosis asks for, in a person's words."""
+        return "end the job" if self.diagnosis.verdict in FINAL_VERDICTS else f"end attempt {self.attempt} and start the next one"
+
+    def bundle_name(self) -> str:
+        """The name of the bundle to seal now: the incident's number, unless a bundle of it was sealed before.
+
+        That was so before a group's own time-out (`-at-verdict`), and where an action had to wait (`.2`, `.3` …).
+        """
+        if self.again:
+            return f"{self.incident}.{self.again + 1}"
+        early = self.bundle is not None and self.stage is not Stage.ALERTED
+        return f"{self.incident}-at-verdict" if early else str(self.incident)

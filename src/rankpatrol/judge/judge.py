@@ -16,6 +16,7 @@ from rankpatrol.judge.records import (
     RankActivity,
     Resumed,
     Seen,
+    SetAside,
     Suspected,
     TimeoutNears,
 )
@@ -38,6 +39,8 @@ def step(state: JudgeState, event: Event, policy: Policy) -> tuple[JudgeState, t
             return _observe(_learn(state, event), event.at_s, policy)
         case Looked():
             return _weigh(state, event, policy)
+        case SetAside():
+            return _calm(state), ()
 
 
 def stirred(before: RankActivity, after: RankActivity) -> bool:

@@ -79,7 +79,13 @@ class Looked(Record, frozen=True, tag="looked", kw_only=True):
     diagnosis: Diagnosis
 
 
-Event = AttemptBegan | Observed | Looked
+class SetAside(Record, frozen=True, tag="set_aside", kw_only=True):
+    """Nothing will be done about what was judged, since it is not so any more: look at it anew."""
+
+    at_s: float
+
+
+Event = AttemptBegan | Observed | Looked | SetAside
 
 
 class LookCloser(Record, frozen=True, tag="look_closer", kw_only=True):

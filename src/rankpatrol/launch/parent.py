@@ -25,6 +25,7 @@ ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT
 # si_code of sigaction(2): the terminal driver signals the whole foreground group, CMD included.
 FROM_KERNEL = 0x80
 PYTHON_SHIM = Path(__file__).with_name("python-shim")
+SHIM = Path(__file__).with_name("shim")
 
 
 class CommandNotFound(CommandFailed):

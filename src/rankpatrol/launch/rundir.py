@@ -13,6 +13,8 @@ probes/<attempt>.<rank>.sock where torch's worker server answers in that rank, o
 released.<attempt>.json      the agent has taken the evidence of a failed rank: its shim may pass the exit on
 resume/<attempt>.json        how an attempt starts: from where, beware of what, not before when; the first writer's word stands
 newest_good.json             the newest verified checkpoint, kept by the agent
+paused.json                  somebody wants nobody to act (launch/pauses.py)
+answer.json                  a person's yes to the open question, until the agent has taken it
 """
 
 import os
@@ -28,6 +30,8 @@ from rankpatrol.core.records import ProcessId, Record
 from rankpatrol.core.starts import SuspectFile
 from rankpatrol.system.files import write_atomic, write_once
 
+# How the shim is named in a command line (launch/parent.py, SHIM).
+SHIM_FOLDER = "/rankpatrol/launch/shim"
 ROOMS = ("spool", "openings", "claims", "ranks", "exits", "bindings", "shims", "probes", "resume")
 _SOCKET_PATH_MOST = 107  # unix(7)
 _LONGEST_INSIDE = len("/rankpatrol-xxxxxxxx/probes/9999.999999.sock")
@@ -100,6 +104,14 @@ class Released(Record, frozen=True, kw_only=True):
     at_unix_s: float
 
 
+class Answer(Record, frozen=True, kw_only=True):
+    """A person says yes to the action that an incident waits for."""
+
+    incident: int
+    by: str
+    at_unix_s: float
+
+
 class ResumePoint(Record, frozen=True, kw_only=True):
     """The checkpoint an attempt starts from ("" for none), and who said so; the data it should beware of, and not before when."""
 
@@ -122,7 +134,7 @@ class RunDir:
     def create(cls) -> "RunDir":
         """Make a new one on a local disk, closed to other users. Raises BadInput where there is no room for one."""
         refused = []
-        for folder in _local_folders():
+        for folder in run_dir_folders():
             try:
                 return cls(_furnished(folder))
             except OSError as problem:
@@ -183,7 +195,7 @@ class RunDir:
             return []
 
 
-def _local_folders() -> list[str]:
+def run_dir_folders() -> list[str]:
     """Where a run directory may lie, best first.
 
     Not XDG_RUNTIME_DIR unless nothing else is there: it is emptied when its user logs out (pam_systemd(8)), and trainings outlive that.

@@ -10,7 +10,7 @@ from rankpatrol.core.errors import ProcessChanged
 from rankpatrol.core.starts import NextStart
 from rankpatrol.launch.rundir import RankPlace, ResumePoint, RunDir, launcher_of
 from rankpatrol.schedulers.port import EndReport
-from rankpatrol.system.process import identify, send_signal
+from rankpatrol.system.process import identify, is_hidden, send_signal
 
 _ANSWER_S = 2.0
 # After SIGKILL a process goes at once unless it is in D state; then nobody can end it, and the report says so.
@@ -94,4 +94,4 @@ class LocalScheduler:
         if self._run_dir.exit_of(place) is not None:
             return False
         seen = identify(place.pid)
-        return seen is not None and seen.start_ticks == place.start_ticks
+        return is_hidden(place.pid) if seen is None else seen.start_ticks == place.start_ticks

@@ -31,6 +31,19 @@ def identify(pid: int) -> ProcessId | None:
     return ProcessId(boot_id(), pid, int(fields[19]))
 
 
+def is_hidden(pid: int) -> bool:
+    """True where a process is there that /proc does not show us (its hidepid option): signal 0 asks without a signal (kill(2))."""
+    if identify(pid) is not None:
+        return False
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        pass
+    except (ProcessLookupError, OverflowError):
+        return False
+    return identify(pid) is None  # again: it may have begun in between
+
+
 @contextmanager
 def pinned(process: ProcessId) -> Iterator[int]:
     """A pidfd of exactly this process. Raises ProcessChanged when it is gone or its pid is worn by another (pidfd_open(2))."""

@@ -1,4 +1,4 @@
-"""Entry: `python -I -S <this folder> LAUNCHER_PID COMMAND…`, as launch/python-shim calls it."""
+"""Entry: `python -I -S <this folder> LAUNCHER_PID COMMAND…`, as launch/python-shim calls it; LAUNCHER_PID 0 for `rankpatrol shim`."""
 
 import os
 import sys

@@ -10,6 +10,7 @@ from typing import Any, Dict, Optional
 
 from rankpatrol.launch.shim.kernel import start_ticks
 from rankpatrol.launch.shim.output import say
+from rankpatrol.launch.shim.placing import TOGETHER, Place
 
 # The agent answers within a second; a dead one must not keep the training from starting.
 RESUME_WAIT_S = 20.0
@@ -57,8 +58,9 @@ class Desk:
     Where the directory is gone, full or closed, the desk knows less, and the rank trains all the same.
     """
 
-    def __init__(self, run_dir: str, rank: int) -> None:
-        self.run_dir, self.rank = run_dir, rank
+    def __init__(self, run_dir: str, place: Place, *, launcher_stays: bool = True) -> None:
+        self.run_dir, self.rank, self._place = run_dir, place.rank, place
+        self._launcher_stays = launcher_stays
         self.spec = read_json(os.path.join(run_dir, "job.json"))
         self.attempt = self._restarts = number_of("TORCHELASTIC_RESTART_COUNT", 0)
         self._said = False
@@ -80,15 +82,18 @@ class Desk:
 
     def _is_our_group(self) -> bool:
         """True where this attempt was opened by a rank that was started together with us, or is opened by us now."""
-        group = {name: os.environ.get(name) for name in ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "WORLD_SIZE")}
-        us = {**group, "restarts": self._restarts}
+        group = {name: os.environ.get(name) for name in TOGETHER}
+        us = {**group, "ranks": self._place.world_size, "restarts": self._restarts}
         path = os.path.join(self.run_dir, "openings", f"{self.attempt}.json")
         launcher = os.getppid()
-        if write_once(path, {"group": us, "launcher_pid": launcher, "launcher_start_ticks": start_ticks(launcher)}):
+        opener = {"launcher_pid": launcher, "launcher_start_ticks": start_ticks(launcher)}
+        opener.update({"shim_pid": os.getpid(), "shim_start_ticks": start_ticks(os.getpid())})
+        if write_once(path, {"group": us, **opener}):
             return True
         opened = read_json(path) or {}
-        launcher_lives = start_ticks(opened.get("launcher_pid") or 0) == opened.get("launcher_start_ticks")
-        return opened.get("group") == us and launcher_lives
+        # A shell that starts its ranks in the background may have gone: then the rank that came first stands for it.
+        whoever = ("launcher",) if self._launcher_stays else ("launcher", "shim")
+        return opened.get("group") == us and any(_lives(opened, who) for who in whoever)
 
     def _path(self, room: str, ending: str = "json") -> str:
         return os.path.join(self.run_dir, room, f"{self.attempt}.{self.rank}.{ending}")
@@ -123,8 +128,8 @@ class Desk:
         record = {
             "attempt": self.attempt,
             "rank": self.rank,
-            "local_rank": number_of("LOCAL_RANK", 0),
-            "world_size": number_of("WORLD_SIZE", 1),
+            "local_rank": self._place.local_rank,
+            "world_size": self._place.world_size,
             "node": os.uname().nodename,
             "shim_pid": os.getpid(),
             "shim_start_ticks": start_ticks(os.getpid()),
@@ -193,3 +198,8 @@ class Desk:
     def _start(self) -> dict[str, Any]:
         """What is known of this attempt's start. Written before the attempt before it ended, so nobody waits for it."""
         return read_json(os.path.join(self.run_dir, "resume", f"{self.attempt}.json")) or {}
+
+
+def _lives(opened: dict[str, Any], who: str) -> bool:
+    started = opened.get(who + "_start_ticks")
+    return started is not None and start_ticks(opened.get(who + "_pid") or 0) == started

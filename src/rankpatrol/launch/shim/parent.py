@@ -28,6 +28,7 @@ from rankpatrol.launch.shim.kernel import (
 )
 from rankpatrol.launch.shim.marks import with_probe
 from rankpatrol.launch.shim.output import DRAIN_S, Outlet, drain, say
+from rankpatrol.launch.shim.placing import LAUNCHERS, TORCHRUN, place_of
 from rankpatrol.launch.shim.rank_environment import environment_of, rank_environment
 from rankpatrol.launch.shim.rank_log import RankLog
 
@@ -165,7 +166,7 @@ class Shim:
         for name in (signal.Signals(number).name for number in numbers):
             if name == "SIGCHLD":
                 reap(spare=self._running().pid)
-            elif name == "SIGTERM" and os.getppid() != self._launcher_pid:
+            elif name == "SIGTERM" and self._launcher_pid and os.getppid() != self._launcher_pid:
                 self._notice_lost_launcher()  # PDEATHSIG, and not a word of the launcher's
             else:
                 self._send(name)
@@ -179,7 +180,7 @@ class Shim:
         return [last] if name == "SIGTERM" else [(now + self._deadlines.term_after_int_s, "SIGTERM"), last]
 
     def _notice_lost_launcher(self) -> None:
-        if not self.launcher_lost and os.getppid() != self._launcher_pid:
+        if self._launcher_pid and not self.launcher_lost and os.getppid() != self._launcher_pid:
             self.launcher_lost = True
             self._send("SIGTERM")
             self._escalation = [(time.monotonic() + self._deadlines.lost_launcher_kill_s, "SIGKILL")]
@@ -203,19 +204,26 @@ class Shim:
 
 
 def main(command: list[str], launcher_pid: int, deadlines: Deadlines = DEADLINES) -> int:
-    """Run one rank to its end, and end as it ended."""
-    run_dir, rank = os.environ.get("RANKPATROL_RUN_DIR"), os.environ.get("RANK", "")
-    if not run_dir or not rank.isdigit():
+    """Run one rank to its end, and end as it ended.
+
+    `launcher_pid` 0: any launcher may have started us. Whether it stays is then its own affair, and PDEATHSIG would not tell: it speaks
+    of the thread that started us, not of its process (prctl(2)).
+    """
+    run_dir = os.environ.get("RANKPATROL_RUN_DIR")
+    # Under torchrun nothing but torchrun's own word counts: what else it starts is no rank, whatever Slurm calls it.
+    place = place_of(os.environ, (TORCHRUN,) if launcher_pid else LAUNCHERS)
+    if not run_dir or place is None:
         return _be(command)
     hold_standard_streams()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [getattr(signal, name) for name in HELD_AT_START])
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while we wait for our start is an end, not a traceback
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != launcher_pid:
-        return 1  # torchrun died before we could ask to be told
-    desk = Desk(run_dir, int(rank))
+    if launcher_pid:
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != launcher_pid:
+            return 1  # torchrun died before we could ask to be told
+    desk = Desk(run_dir, place, launcher_stays=bool(launcher_pid))
     checkpoint = None if desk.knows_no_checkpoints() else desk.resume_from(deadlines.resume_s)
     desk.pause(deadlines.pause_s)
     words = command if checkpoint is None else [word.replace("{checkpoint}", checkpoint) for word in command]
@@ -223,7 +231,7 @@ def main(command: list[str], launcher_pid: int, deadlines: Deadlines = DEADLINES
     shim.watch_signals()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     told = {"RANKPATROL_RESUME_FROM": checkpoint, "RANKPATROL_SUSPECT_FILES": desk.suspect_files()}
-    environment = rank_environment(os.environ, environment_of(launcher_pid), told)
+    environment = rank_environment(os.environ, environment_of(launcher_pid) if launcher_pid else None, told)
     marks_fd: int | None = None
     if desk.wants_probe():
         environment, marks_fd = with_probe(environment, run_dir, desk.probe_socket_path())
@@ -238,7 +246,8 @@ def main(command: list[str], launcher_pid: int, deadlines: Deadlines = DEADLINES
     if shim.failed_by_itself(status):
         shim.settle()
         _report(desk, lambda: desk.ended(status, by_request=False, at_unix_s=ended_unix_s))
-        shim.hold(desk)
+        if desk.spec is not None:  # no job is known here, say on another node: nobody would release it
+            shim.hold(desk)
     if status != 0 or shim.by_request or shim.launcher_lost:
         # Stuck loader processes hold the dead rank's sockets and GPU memory, and its peers wait on.
         sweep(os.getpid(), deadlines.descendants_s)

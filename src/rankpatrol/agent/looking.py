@@ -1,0 +1,26 @@
+"""One close look at the ranks, and what it says."""
+
+from rankpatrol.agent.eyes import Eyes
+from rankpatrol.analysis.diagnose import diagnose
+from rankpatrol.collect.stacks import FORBIDDEN
+from rankpatrol.core.diagnosis import Diagnosis
+from rankpatrol.core.records import Missing
+from rankpatrol.core.snapshot import Snapshot
+
+
+def look_closely(eyes: Eyes) -> Diagnosis:
+    """Stacks first; where they leave it open because all ranks wait in collectives, or one has left, flight recordings too."""
+    eyes.look()
+    found = diagnose(tuple(eyes.looks))
+    if found.verdict == "undetermined" and len(found.victim_ranks) < eyes.looks[-1].world_size:
+        return found
+    if found.verdict in {"undetermined", "crash"}:
+        eyes.add_recordings()
+        found = diagnose(tuple(eyes.looks))
+    return found
+
+
+def forbidden(look: Snapshot) -> str | None:
+    """Why stacks may not be taken here, where that is so of any rank."""
+    reasons = (sample.stack.reason for sample in look.ranks if isinstance(sample.stack, Missing))
+    return next((reason for reason in reasons if reason.startswith(FORBIDDEN)), None)

@@ -1,0 +1,60 @@
+"""`rankpatrol capture`: a sealed bundle now, without a verdict."""
+
+import os
+from pathlib import Path
+
+import click
+import msgspec
+
+from rankpatrol.agent.on_request import Whom, whom_by_job, whom_by_pid
+from rankpatrol.agent.on_request import capture as take
+from rankpatrol.cli.jobs import run_dir_named
+from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
+from rankpatrol.core.records import Missing
+from rankpatrol.core.snapshot import RankSample
+from rankpatrol.launch.pauses import who_asks
+from rankpatrol.launch.rundir import JobSpec
+from rankpatrol.system.clock import SystemClock
+
+
+@click.command()
+@click.option("--pid", type=click.IntRange(min=1), help="A launcher or a rank; its children are captured with it.")
+@click.option("--job", help="A job that `rankpatrol run` started: its id, or its job directory.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Where the bundle goes; must not be there yet.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def capture(pid: int | None, job: str | None, out: Path, *, as_json: bool) -> int:
+    """Take and seal the evidence of a job as it is now: stacks, processes, logs, the machine. Nothing is stopped, nothing is ended.
+
+    Exit code: 0 every rank has its stack, 1 some have not (the bundle says why), 65 there is nobody to capture, 77 nothing may be read.
+    """
+    if (pid is None) == (job is None):
+        raise UsageProblem("whom to capture is not said", help="Give one of --pid PID and --job ID.")
+    if os.path.lexists(out):
+        raise BadInput(f"{out} is there already", help="Evidence is never overwritten: give another --out.")
+    whom = whom_by_pid(pid) if pid is not None else _whom_by_job(job or "")
+    sealed, snapshot = take(out.absolute(), whom, who_asks(), SystemClock())
+    without = {sample.rank: sample.stack.reason for sample in snapshot.ranks if isinstance(sample.stack, Missing)}
+    if as_json:
+        ranks = [{"rank": sample.rank, "pid": sample.pid, "stack": sample.rank not in without} for sample in snapshot.ranks]
+        click.echo(msgspec.json.encode({"path": sealed.path, "job": sealed.job, "ranks": ranks, "without_stack": without}))
+    else:
+        _print(out, snapshot.ranks, without)
+    return ExitCode.WARNING if without else ExitCode.OK
+
+
+def _print(out: Path, ranks: tuple[RankSample, ...], without: dict[int, str]) -> None:
+    children = sum(len(sample.descendants) for sample in ranks)
+    click.echo(f"{out}: sealed, {len(ranks)} ranks and {children} processes below them")
+    for rank, why in without.items():
+        click.echo(f"  rank {rank}: no stack: {why}")
+    click.echo(f"  look at it: {out / 'report.html'}, or rankpatrol bundle show {out}")
+
+
+def _whom_by_job(job: str) -> Whom:
+    run_dir = run_dir_named(job)
+    spec = run_dir.read("job.json", JobSpec)
+    if spec is None:
+        raise BadInput(
+            f"{run_dir.path / 'job.json'} is not a job of this rankpatrol's", help="Was it started by another version? --pid works."
+        )
+    return whom_by_job(spec, run_dir)

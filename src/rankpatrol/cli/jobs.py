@@ -1,0 +1,97 @@
+"""Finds a job by its directory, and reads what its agent last said of it."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rankpatrol.config.resolve import Sources, resolve, values
+from rankpatrol.core.errors import BadInput, NoPermission
+from rankpatrol.launch.rundir import JobSpec, RunDir, launcher_of, run_dir_folders
+from rankpatrol.system.process import identify
+
+# The agent writes its state once a second; much older than that, it is not running.
+STALE_S = 10.0
+
+
+def find_job(job_dir: Path | None) -> Path:
+    """The job directory that was named, or the newest one here. Raises BadInput."""
+    if job_dir is not None:
+        if not _is_there(job_dir / "job.json"):
+            raise BadInput(f"{job_dir} is not a job directory", help="Give the folder that `rankpatrol run` named in its first line.")
+        return job_dir
+    jobs: Path = values(resolve(Sources.here(), {}))["jobs_dir"]
+    found = sorted(jobs.glob("*/job.json"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise BadInput("there is no job here", help="Start one with `rankpatrol run torchrun …`, or give a job directory.")
+    return found[-1].parent
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """The job's last state. Raises BadInput where there is none, or where it cannot be read."""
+    try:
+        return msgspec.json.decode((folder / "state.json").read_bytes(), type=dict[str, Any])
+    except FileNotFoundError:
+        raise BadInput(f"{folder} has no state yet", help="The agent writes it within seconds of the start; look again.") from None
+    except PermissionError:
+        raise _closed(folder) from None
+    except msgspec.MsgspecError as problem:
+        raise BadInput(
+            f"{folder / 'state.json'} cannot be read: {problem}", help="Was it edited? `events.jsonl` has the story."
+        ) from problem
+
+
+def run_dir_of(folder: Path) -> RunDir:
+    """The run directory of a job that runs on this machine. Raises BadInput where the job is over, or runs elsewhere."""
+    try:
+        named = msgspec.json.decode((folder / "job.json").read_bytes(), type=dict[str, Any]).get("run_dir")
+    except (OSError, msgspec.MsgspecError) as problem:
+        raise BadInput(f"{folder / 'job.json'} cannot be read: {problem}", help="Give the job directory of a running job.") from problem
+    if not isinstance(named, str):
+        raise BadInput(f"{folder / 'job.json'} names no run directory", help="Give the job directory of a running job.")
+    path = Path(named)
+    if not _is_there(path / "job.json"):
+        raise BadInput(
+            f"the job of {folder} does not run here: its run directory {path} is gone",
+            help="It has ended, or it runs on another machine: type this there. `rankpatrol status` tells which.",
+        )
+    return RunDir(path)
+
+
+def run_dir_named(job: str) -> RunDir:
+    """The run directory of a job by its job directory, by the name of one in jobs-dir, or by its id. Raises BadInput, NoPermission.
+
+    The id works while the job directory hangs; where several jobs have it, none is taken.
+    """
+    jobs: Path = values(resolve(Sources.here(), {}))["jobs_dir"]
+    for folder in (Path(job), jobs / job):
+        if _is_there(folder / "job.json"):
+            return run_dir_of(folder)
+    found = [path for folder in run_dir_folders() for path in Path(folder).glob("rankpatrol-*") if _runs_as(job, path)]
+    if len(found) > 1:
+        raise BadInput(f"{len(found)} jobs have the id {job!r}", help="Give the job directory of the one that is meant.")
+    if not found:
+        raise BadInput(f"no job {job!r} runs here", help="Give its job directory or its id; `ls rankpatrol-runs` lists jobs.")
+    return RunDir(found[0])
+
+
+def _runs_as(job: str, path: Path) -> bool:
+    """The folder of run directories is everybody's: what another user has put there under our job's name is not ours to write into."""
+    run_dir = RunDir(path)
+    spec, launcher = run_dir.read("job.json", JobSpec), launcher_of(run_dir)
+    if spec is None or spec.job != job or launcher is None or identify(launcher.pid) != launcher:
+        return False
+    return path.stat().st_uid == os.getuid()
+
+
+def _is_there(path: Path) -> bool:
+    """Raises NoPermission where its folder does not let us look."""
+    try:
+        return path.exists()
+    except PermissionError:
+        raise _closed(path.parent) from None
+
+
+def _closed(folder: Path) -> NoPermission:
+    return NoPermission(f"{folder} is closed to this user", help="Run it as the user who started the job, or as root.")

@@ -1,0 +1,1 @@
+"""Settings: one table, and where each value comes from."""

@@ -1,0 +1,1 @@
+"""What works here, what is missing, what is touched; each with its fix or its switch."""

@@ -1,0 +1,42 @@
+"""Disks that are full where rankpatrol keeps its own: the training goes on, evidence finds a place, and what cannot be done is said."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rankpatrol.evidence.manifest import verify
+from standin_job import LAUNCHER, TRAINING, running
+
+CAN_MOUNT = os.getuid() == 0 and shutil.which("unshare") and subprocess.run(["unshare", "-m", "true"], check=False).returncode == 0
+pytestmark = [pytest.mark.timeout(90), pytest.mark.skipif(not CAN_MOUNT, reason="only root may mount")]
+FULL_SHM = 'mount -t tmpfs -o size=64k none /dev/shm && { dd if=/dev/zero of=/dev/shm/filler bs=4k 2>/dev/null || true; } && exec "$@"'
+SMALL_TMP = 'mount -t tmpfs -o size=4m none $TMPDIR && exec "$@"'
+
+
+def test_a_full_shared_memory_costs_rankpatrol_nothing(tmp_path):
+    with running(tmp_path, before=("unshare", "-m", "sh", "-c", FULL_SHM, "sh")) as job:
+        assert job.process.wait(60) == 0, job.said()
+    kinds = job.kinds()
+    assert [kinds.count(kind) for kind in ("verdict", "bundle_sealed", "attempt_started")] == [1, 1, 2]
+    sealed = Path(next(event["path"] for event in job.events() if event["kind"] == "bundle_sealed"))
+    assert verify(sealed).ok
+    assert '"available_bytes": 0' in (sealed / "host" / "disks.json").read_text()
+
+
+def test_a_run_directory_that_fills_up_is_worked_around_where_that_can_be(tmp_path):
+    with running(tmp_path, before=("unshare", "-m", "sh", "-c", SMALL_TMP, "sh"), launcher=(str(LAUNCHER), "3", str(TRAINING), "2")) as job:
+        job.wait_for("attempt_started")
+        fill = ["nsenter", "-t", str(job.process.pid), "-m", "dd", "if=/dev/zero", f"of={job.run_dir()}/filler", "bs=4k"]
+        subprocess.run(fill, capture_output=True, check=False)
+        sealed = Path(job.wait_for("bundle_sealed")["path"])
+        assert sealed == job.job_dir / "incidents" / "1", "the job directory has room"
+        assert verify(sealed).ok
+        closed = job.wait_for("incident_closed")
+        assert closed["how"] == "dismissed"
+        action = next(event for event in job.events() if event["kind"] == "action" and event["done"] is False)
+        assert "No space left on device" in action["why"]
+        assert job.process.poll() is None, "the ranks are left as they are"
+    assert "nothing more was done" in job.said()
