@@ -1,0 +1,27 @@
+"""Flight recordings of many ranks, kept small: equal entries are kept once, and each rank holds their numbers in columns."""
+
+from array import array
+
+from rankpatrol.core.records import Record
+from rankpatrol.core.snapshot import Collective, GroupStatus
+
+
+class Ring(Record, frozen=True, kw_only=True):
+    """One rank's flight recorder, oldest entry first: for each the number of its call, and its sequence within its group.
+
+    `members` holds the global ranks of each group where the dump tells them; `rank` is what the dump says of itself, if it does.
+    """
+
+    version: str
+    rank: int | None
+    members: dict[str, tuple[int, ...]]
+    status: dict[str, GroupStatus]
+    calls: array  # type: ignore[type-arg]  # array[int] can be written from Python 3.12 on
+    sequences: array  # type: ignore[type-arg]
+
+
+class Recordings(Record, frozen=True, kw_only=True):
+    """The rings of a job's ranks, and the calls that their numbers mean (with sequence 0)."""
+
+    calls: tuple[Collective, ...]
+    rings: dict[int, Ring]
