@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from rankpatrol.analysis.crossings import crossed, find_crossing
 from rankpatrol.analysis.desyncs import CONDITIONAL, UNCHANGED, Desync, say_pending, say_point, say_side, say_verb, side
 from rankpatrol.analysis.knots import Holders, Needs, innermost, needs, tied
-from rankpatrol.analysis.recordings import Groups, Look, Pending, Point, Round, signature
+from rankpatrol.analysis.recordings import Groups, Look, Pending, Point, Round, look_at, signature
 from rankpatrol.analysis.scene import say_ranks
 from rankpatrol.core.snapshot import Collective
 
@@ -19,9 +19,13 @@ def find_desync(before: Round | None, now: Round, groups: Groups, world_size: in
     `blocked` are ranks whose stacks show them waiting in an operation that recorders record: gloo records no point-to-point. Nobody is
     named for being behind in one round alone, nor for what a wrapped ring no longer holds.
     """
-    look = Look(now, groups, world_size)
+    look = look_at(now, groups, world_size)
+    return desync_in(look, _unchanged(look_at(before, groups, world_size), look) if before is not None else frozenset(), blocked)
+
+
+def desync_in(look: Look, still: frozenset[int], blocked: frozenset[int]) -> Desync | None:
+    """The same of one look, where `still` are the ranks that are known not to have moved for long enough."""
     holders = look.holders()
-    still = _unchanged(Look(before, groups, world_size), look) if before is not None else frozenset()
     crossing = find_crossing(look, holders)
     if crossing is not None:
         return crossed(look, holders, crossing, still=still, blocked=blocked)

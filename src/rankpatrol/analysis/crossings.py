@@ -4,11 +4,11 @@ A call that one rank alone makes and one that it makes instead look the same by 
 they tell: a line that nobody else ever ran, with another tensor, is a branch of the program, and nobody is to blame.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from rankpatrol.analysis.desyncs import CONDITIONAL, UNCHANGED, Desync, Side, say_side, say_sizes, say_verb, side, users_line
 from rankpatrol.analysis.knots import Holders
-from rankpatrol.analysis.recordings import Group, Look, Point, Signature, signature
+from rankpatrol.analysis.recordings import Column, Entries, Group, Look, Point, Signature, signature
 from rankpatrol.analysis.scene import say_ranks
 from rankpatrol.core.records import Record
 from rankpatrol.core.snapshot import Collective, Frame
@@ -48,13 +48,33 @@ class Call(Record, frozen=True):
 def _odd_sequences(look: Look, group: Group) -> set[int]:
     seen: dict[int, Signature] = {}
     odd: set[int] = set()
-    for rank in group.members:
-        tracks = look.by_rank.get(rank)
-        track = tracks.tracks.get(group) if tracks else None
-        for sequence, entry in track.entries.items() if track else ():
+    for entries in _different(look, group, group.members):
+        for sequence, entry in entries.items():
             if entry is not None and seen.setdefault(sequence, own := signature(entry)) != own:
                 odd.add(sequence)
     return odd
+
+
+def _different(look: Look, group: Group, ranks: Iterable[int]) -> Iterator[Entries]:
+    """What these ranks ran in the group; of a rank only what the ones before it had not run just so."""
+    seen: list[Column] = []
+    for rank in ranks:
+        tracks = look.by_rank.get(rank)
+        track = tracks.tracks.get(group) if tracks else None
+        if track is not None and isinstance(track.entries, Column):
+            yield from _news(track.entries, seen)
+        elif track is not None:
+            yield track.entries
+
+
+def _news(own: Column, seen: list[Column]) -> Iterable[Column]:
+    for at, other in enumerate(seen):
+        parts = own.beyond(other)
+        if parts is not None:
+            seen[at] = other.joined(parts)
+            return parts
+    seen.append(own)
+    return (own,)
 
 
 def crossed(look: Look, holders: Holders, crossing: Crossing, *, still: frozenset[int], blocked: frozenset[int]) -> Desync:
@@ -127,8 +147,8 @@ def _own_line(usual: dict[int, Call], own: dict[int, Call], at: int) -> bool:
 def _calls(look: Look, group: Group, ranks: Iterable[int]) -> dict[int, Call]:
     return {
         sequence: _call(entry)
-        for rank in ranks
-        for sequence, entry in look.by_rank[rank].tracks[group].entries.items()
+        for entries in _different(look, group, sorted(ranks, reverse=True))
+        for sequence, entry in entries.items()
         if entry is not None
     }
 

@@ -4,7 +4,7 @@ Fields as torch writes them: FlightRecorder.hpp and FlightRecorderDetail.hpp in 
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -34,6 +34,7 @@ class Entry(msgspec.Struct, gc=False):
     collective_seq_id: int | None = None
     seq_id: int | None = None  # of schema 1.x
     p2p_seq_id: int = 0
+    time_created_ns: int | None = None
     state: str = ""
     retired: bool | None = None
     is_p2p: bool = False
@@ -137,25 +138,32 @@ def collectives(entries: Iterable[Entry]) -> Iterable[Collective]:
     """The entries with equal parts shared: a thousand ranks' rings repeat a handful of shapes, names and stacks."""
     shared: dict[Any, Any] = {}
     frames: dict[tuple[str, str, int], Frame] = {}
-    once = shared.setdefault
-    for entry in entries:
-        stack = tuple([_frame(frame, frames) for frame in entry.frames])
-        operation = entry.profiling_name.partition(":")[2] or entry.profiling_name
-        group = key_of(entry)
-        yield Collective(
-            group=once(group, group),
-            sequence=_sequence(entry),
-            operation=once(operation, operation),
-            is_p2p=entry.is_p2p,
-            state=once(entry.state, entry.state),
-            retired=entry.state == "completed" if entry.retired is None else entry.retired,
-            input_sizes=once(entry.input_sizes, entry.input_sizes),
-            input_dtypes=once(entry.input_dtypes, entry.input_dtypes),
-            output_sizes=once(entry.output_sizes, entry.output_sizes),
-            output_dtypes=once(entry.output_dtypes, entry.output_dtypes),
-            timeout_s=None if entry.timeout_ms is None else entry.timeout_ms / 1000,
-            frames=once(stack, stack),
-        )
+    return (_collective(entry, shared.setdefault, frames) for entry in entries)
+
+
+def collective(entry: Entry) -> Collective:
+    """One entry."""
+    return next(iter(collectives([entry])))
+
+
+def _collective(entry: Entry, once: Callable[[Any, Any], Any], frames: dict[tuple[str, str, int], Frame]) -> Collective:
+    stack = tuple([_frame(frame, frames) for frame in entry.frames])
+    operation = entry.profiling_name.partition(":")[2] or entry.profiling_name
+    group = key_of(entry)
+    return Collective(
+        group=once(group, group),
+        sequence=sequence_of(entry),
+        operation=once(operation, operation),
+        is_p2p=entry.is_p2p,
+        state=once(entry.state, entry.state),
+        retired=entry.state == "completed" if entry.retired is None else entry.retired,
+        input_sizes=once(entry.input_sizes, entry.input_sizes),
+        input_dtypes=once(entry.input_dtypes, entry.input_dtypes),
+        output_sizes=once(entry.output_sizes, entry.output_sizes),
+        output_dtypes=once(entry.output_dtypes, entry.output_dtypes),
+        timeout_s=None if entry.timeout_ms is None else entry.timeout_ms / 1000,
+        frames=once(stack, stack),
+    )
 
 
 def _frame(frame: _Frame, known: dict[tuple[str, str, int], Frame]) -> Frame:
@@ -172,7 +180,8 @@ def key_of(entry: Entry) -> str:
     return group_key(name, desc) if name or desc else f"pg_id {entry.pg_id}"
 
 
-def _sequence(entry: Entry) -> int:
+def sequence_of(entry: Entry) -> int:
+    """The number that counts within the entry's group. Raises BadInput where it has none."""
     if entry.is_p2p:
         return entry.p2p_seq_id
     numbers = (entry.collective_seq_id, entry.seq_id)

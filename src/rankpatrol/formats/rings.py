@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from rankpatrol.core.rings import Ring
-from rankpatrol.core.snapshot import Collective, FlightRecording, GroupStatus
+from rankpatrol.core.snapshot import Collective, FlightRecording, is_pending
 from rankpatrol.formats.alike import Alike
-from rankpatrol.formats.flight_recorder import Dump, Entry, check_version, collectives, key_of, members_of, refused, status_of
+from rankpatrol.formats.flight_recorder import Dump, Entry, check_version, collective, key_of, members_of, refused, sequence_of, status_of
 from rankpatrol.formats.safe_pickle import MOST_BYTES, NotPlain, value_with_alike
 
 _MOST_SEQUENCE = 1 << 62
@@ -39,7 +39,7 @@ class Calls:
         )  # fmt: skip
         number = self._by_facts.get(facts)
         if number is None:
-            number = self._by_facts[facts] = self.number(next(iter(collectives([entry]))))
+            number = self._by_facts[facts] = self.number(collective(entry))
         return number
 
     def members(self, told: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
@@ -60,7 +60,19 @@ def parse_ring(data: bytes, calls: Calls) -> Ring:
 
 def ring_of(recording: FlightRecording, calls: Calls) -> Ring:
     """The same of a recording that a patrol has taken."""
-    return _ring(recording.version, None, calls.members(recording.members), recording.status, _columns(recording.entries, calls))
+    numbers, sequences = array("I"), array("q")
+    for entry in recording.entries:
+        numbers.append(calls.number(entry))
+        sequences.append(_bounded(entry.sequence))
+    return Ring(
+        version=recording.version,
+        rank=None,
+        members=calls.members(recording.members),
+        status=recording.status,
+        pending_since_unix_s=None,
+        calls=numbers,
+        sequences=sequences,
+    )
 
 
 class _Tagged(msgspec.Struct):
@@ -74,13 +86,7 @@ def _from_json(data: bytes, calls: Calls) -> Ring:
         dump = msgspec.json.decode(data, type=Dump, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise refused(str(problem)) from problem
-    check_version(dump.version)
-    numbers, sequences = array("I"), array("q")
-    for entry in dump.entries:
-        numbers.append(calls.number_of(entry) if not entry.frames else calls.number(_collective(entry)))
-        sequences.append(_sequence(entry))
-    keys = {str(entry.pg_id): key_of(entry) for entry in dump.entries}
-    return _ring(dump.version, dump.rank, calls.members(members_of(dump)), status_of(dump, keys), (numbers, sequences))
+    return _ring(dump, dump.entries, calls)
 
 
 def _from_pickle(data: bytes, calls: Calls) -> Ring:
@@ -89,13 +95,9 @@ def _from_pickle(data: bytes, calls: Calls) -> Ring:
         if not isinstance(value, dict) or not isinstance(entries := value.pop("entries", []), list):
             raise refused("it holds no dict with a list of entries")
         dump = msgspec.convert(value, type=Dump, strict=False)
-        check_version(dump.version)
-        columns, keys = _Unfolded(calls), {}
-        for item in entries:
-            columns.add(item, keys)
-    except (NotPlain, msgspec.ValidationError, OverflowError, RecursionError) as problem:
+        return _ring(dump, (item if isinstance(item, Alike) else _entry(item) for item in entries), calls)
+    except (NotPlain, msgspec.ValidationError, RecursionError) as problem:
         raise refused(str(problem)) from problem
-    return _ring(dump.version, dump.rank, calls.members(members_of(dump)), status_of(dump, keys), (columns.numbers, columns.sequences))
 
 
 def _number_of(value: dict[object, object]) -> str | None:
@@ -107,53 +109,54 @@ def _number_of(value: dict[object, object]) -> str | None:
     return "collective_seq_id" if value.get("collective_seq_id") is not None else "seq_id"
 
 
-class _Unfolded:
+def _ring(dump: Dump, entries: Iterable[Entry | Alike], calls: Calls) -> Ring:
+    check_version(dump.version)
+    columns = _Columns(calls)
+    for each in entries:
+        columns.add(each)
+    return Ring(
+        version=dump.version,
+        rank=dump.rank,
+        members=calls.members(members_of(dump)),
+        status=status_of(dump, columns.keys),
+        pending_since_unix_s=columns.pending_since_unix_s,
+        calls=columns.numbers,
+        sequences=columns.sequences,
+    )
+
+
+class _Columns:
     """The columns of a list of entries, some of which stand together as Alike."""
 
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
         self.numbers, self.sequences = array("I"), array("q")
+        self.keys: dict[str, str] = {}
+        self.pending_since_unix_s: float | None = None
         self._of_first: dict[int, int] = {}
 
-    def add(self, item: object, keys: dict[str, str]) -> None:
-        if isinstance(item, Alike):
-            for which in set(item.which) - self._of_first.keys():
-                self._of_first[which] = self.calls.number(_collective(_entry(item.firsts[which])))
-            self.numbers.extend(map(self._of_first.__getitem__, item.which))
-            self.sequences.extend(item.numbers)
+    def add(self, each: Entry | Alike) -> None:
+        if isinstance(each, Alike):
+            for which in set(each.which) - self._of_first.keys():
+                self._of_first[which] = self.calls.number(collective(_entry(each.firsts[which])))
+            self.numbers.extend(map(self._of_first.__getitem__, each.which))
+            self.sequences.extend(each.numbers)
             return
-        entry = _entry(item)
-        keys[str(entry.pg_id)] = key_of(entry)
-        self.numbers.append(self.calls.number(_collective(entry)))
-        self.sequences.append(_sequence(entry))
+        self.keys.setdefault(str(each.pg_id), key_of(each))
+        number = self.calls.number(collective(each)) if each.frames else self.calls.number_of(each)
+        self.numbers.append(number)
+        self.sequences.append(_bounded(sequence_of(each)))
+        # The first of those that are alike is the oldest of them, so that the times that were stepped over are not missed.
+        if each.time_created_ns and is_pending(self.calls.known[number]):
+            since_s = each.time_created_ns / 1e9
+            self.pending_since_unix_s = min(since_s, self.pending_since_unix_s or since_s)
 
 
 def _entry(item: object) -> Entry:
     return msgspec.convert(item, type=Entry, strict=False)
 
 
-def _collective(entry: Entry) -> Collective:
-    return next(iter(collectives([entry])))
-
-
-def _sequence(entry: Entry) -> int:
-    sequence = next(iter(collectives([entry]))).sequence if entry.is_p2p or entry.collective_seq_id is None else entry.collective_seq_id
-    if not -_MOST_SEQUENCE < sequence < _MOST_SEQUENCE:
+def _bounded(sequence: int) -> int:
+    if abs(sequence) > _MOST_SEQUENCE:
         raise refused("a sequence number in it is too large")
     return sequence
-
-
-def _columns(entries: Iterable[Collective], calls: Calls) -> tuple["array[int]", "array[int]"]:
-    numbers, sequences = array("I"), array("q")
-    for entry in entries:
-        numbers.append(calls.number(entry))
-        sequences.append(entry.sequence)
-    return numbers, sequences
-
-
-def _ring(
-    version: str, rank: int | None, members: dict[str, tuple[int, ...]], status: dict[str, GroupStatus], columns: tuple[Any, Any]
-) -> Ring:
-    return Ring(version=version, rank=rank, members=members, status=status, calls=columns[0], sequences=columns[1])
-
-

@@ -20,7 +20,8 @@ from rankpatrol.formats.alike import Alike, Pattern, number_at
 MOST_BYTES: Final = 128 << 20
 _MOST_VALUES: Final = 20_000_000
 _DEEPEST: Final = 50
-_MOST_PATTERNS: Final = 256
+_MOST_PATTERNS: Final = 1024
+_MOST_TRIES: Final = 1_000_000
 
 
 class NotPlain(Exception):
@@ -176,11 +177,17 @@ class _PatternReader(_Reader):
         self.begun: dict[int, int] = {}
         self.patterns: list[Pattern] = []
         self.firsts: list[dict[object, object]] = []
+        self.followed: dict[int, int] = {}
+        self.last = self.ended = 0
+        self.tries_left = _MOST_TRIES
 
     def run(self) -> None:
         data = self.data
         while (opcode := data[self.at]) != _STOP:
             at = self.at
+            # Right behind another dict of the list, or behind `e(`, with which Python's pickler begins the next thousand.
+            if opcode == _DICT and self.patterns and at - self.ended in {0, 2} and self.step_over():
+                continue
             self.at += 1
             self.step(opcode)
             if opcode == _DICT:
@@ -189,8 +196,9 @@ class _PatternReader(_Reader):
                 self.learn()
 
     def learn(self) -> None:
-        """Keep the pattern of the dict that has just ended, and step over those behind it that fit one."""
+        """Keep the pattern of the dict that has just ended, if its list has more of the kind."""
         first = self.stack[-1]
+        self.ended = self.at
         at = self.begun.pop(id(first), None)
         number = self.number_of(first) if isinstance(first, dict) and at is not None else None
         if number is None or len(self.patterns) >= _MOST_PATTERNS:
@@ -199,14 +207,13 @@ class _PatternReader(_Reader):
         if pattern is not None and isinstance(first, dict):
             self.patterns.append(pattern)
             self.firsts.append(first)
-            self.step_over(len(self.patterns) - 1)
+            self.last = len(self.patterns) - 1
 
-    def step_over(self, last: int) -> None:
+    def step_over(self) -> bool:
         """All dicts from here on that fit a pattern. A program repeats itself: what followed last time is tried first."""
-        data, at, patterns = self.data, self.at, self.patterns
+        data, at, patterns, followed = self.data, self.at, self.patterns, self.followed
         which, numbers = array("H"), array("q")
-        followed: dict[int, int] = {}
-        behind = last  # the last four, a byte each
+        last = behind = self.last  # `behind` are the last four
         while True:
             tried = followed.get(behind, last)
             pattern = patterns[tried]
@@ -221,16 +228,21 @@ class _PatternReader(_Reader):
             numbers.append(number_at(fits[pattern.told]))
             self.skipped += pattern.memoized
             last = tried
-            behind = (behind << 8 | tried) & 0xFFFFFFFF
+            behind = (behind << 10 | tried) & 0xFFFFFFFFFF
             at = fits.end()
-        self.at = at
         if which:
             self.stack.append(Alike(which, numbers, self.firsts))
+            self.last = last
+        self.at = self.ended = at
+        return bool(which)
 
     def any_fit(self, at: int) -> tuple[int, re.Match[bytes] | None]:
-        for number, pattern in enumerate(self.patterns):
-            if (fits := pattern.fits(self.data, at)) is not None:
-                return number, fits
+        """The first pattern that fits; none once so many have been tried in vain that reading is cheaper."""
+        if self.tries_left > 0:
+            for number, pattern in enumerate(self.patterns):
+                if (fits := pattern.fits(self.data, at)) is not None:
+                    return number, fits
+            self.tries_left -= len(self.patterns)
         return 0, None
 
 

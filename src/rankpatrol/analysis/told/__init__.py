@@ -1,0 +1,1 @@
+"""Answers from what people bring: logs, stacks, recordings, listings."""
