@@ -18,7 +18,7 @@ from rankpatrol.core.errors import BadInput
 from rankpatrol.core.rings import Ring
 from rankpatrol.core.snapshot import Collective
 from rankpatrol.formats.flight_recorder import parse_json, parse_pickle
-from rankpatrol.formats.rings import Calls, parse_ring, ring_of
+from rankpatrol.formats.rings import Calls, parse_ring
 from rankpatrol.formats.safe_pickle import plain_value, value_with_alike
 
 DATA = Path(__file__).parent.parent / "data" / "flight_recorder"

@@ -13,6 +13,7 @@ from rankpatrol.agent.roster import Attempt, current_attempt, read_attempt
 from rankpatrol.agent.status import JobView, state_of
 from rankpatrol.agent.teller import Teller
 from rankpatrol.agent.voice import Voice
+from rankpatrol.analysis.desync import ranks_to_ask_for_lines
 from rankpatrol.analysis.diagnose import diagnose
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.incident.records import IncidentPolicy
@@ -173,6 +174,9 @@ class Agent:
         if found.verdict in {"undetermined", "crash"}:
             self._eyes.add_recordings()
             found = diagnose(tuple(self._eyes.looks))
+            unproved = ranks_to_ask_for_lines(tuple(self._eyes.looks))
+            if unproved and self._eyes.add_lines(unproved):
+                found = diagnose(tuple(self._eyes.looks))
         return found
 
     def _crash(self, attempt: Attempt) -> None:

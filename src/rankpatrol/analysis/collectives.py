@@ -6,7 +6,7 @@ Recordings of a running job are not taken at one moment: only what two rounds sh
 from collections.abc import Mapping
 
 from rankpatrol.analysis.crossings import crossed, find_crossing
-from rankpatrol.analysis.desyncs import CONDITIONAL, UNCHANGED, Desync, say_pending, say_point, say_side, say_verb, side
+from rankpatrol.analysis.desyncs import CONDITIONAL, UNCHANGED, Desync, say_pending, say_point, say_side, say_verb, side, users_line
 from rankpatrol.analysis.knots import Holders, Needs, innermost, needs, tied
 from rankpatrol.analysis.recordings import Groups, Look, Pending, Point, Round, look_at, signature
 from rankpatrol.analysis.scene import say_ranks
@@ -102,12 +102,16 @@ class _Seen:
             reasons_against=self._doubts(point),
             proved=True,
             by_stacks=True,
+            by_lines=bool(line and entry.frames),
         )
 
     def _ran_before(self, own: Pending) -> bool:
-        wanted = signature(own.entry)
+        wanted, line = signature(own.entry), users_line(own.entry)
         return any(
-            entry is not None and sequence != own.entry.sequence and signature(entry) == wanted
+            entry is not None
+            and sequence != own.entry.sequence
+            and signature(entry) == wanted
+            and (line is None or users_line(entry) in {line, None})
             for tracks in self.look.by_rank.values()
             if (track := tracks.tracks.get(own.group))
             for sequence, entry in track.entries.items()

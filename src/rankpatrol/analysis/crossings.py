@@ -99,6 +99,7 @@ def crossed(look: Look, holders: Holders, crossing: Crossing, *, still: frozense
         reasons_against=_doubts(crossing, odd, changed=entered - still, kind=kind),
         proved=proved,
         by_stacks=waiting - odd <= blocked,
+        by_lines=_told_by_lines(look, crossing, sides, odd, kind),
     )
 
 
@@ -126,6 +127,16 @@ def _kind(look: Look, crossing: Crossing, sides: tuple[Side, ...], odd: frozense
     return "collective_mismatch_op" if len({each.operation for each in sides}) > 1 else "collective_mismatch_shape"
 
 
+def _told_by_lines(look: Look, crossing: Crossing, sides: tuple[Side, ...], odd: frozenset[int], kind: str) -> bool:
+    """True where the lines are recorded, and say that whoever is named ran what is the others' line as well: no branch of its own."""
+    if not all(each.line for each in sides):
+        return False
+    if not odd or kind in {"rank_missing_collective", CONDITIONAL}:
+        return True
+    usual = {call.line for call in _calls(look, crossing.first.group, sides[0].ranks).values()}
+    return all((entry := look.entry(rank, crossing.first)) is not None and users_line(entry) in usual for rank in odd)
+
+
 def _skipped(usual: dict[int, Call], own: dict[int, Call], at: int) -> bool:
     """True where one skipped call explains all: what the rank ran from there on is what the others ran one sequence later.
 
@@ -145,12 +156,14 @@ def _own_line(usual: dict[int, Call], own: dict[int, Call], at: int) -> bool:
 
 
 def _calls(look: Look, group: Group, ranks: Iterable[int]) -> dict[int, Call]:
-    return {
+    calls = {
         sequence: _call(entry)
         for entries in _different(look, group, sorted(ranks, reverse=True))
         for sequence, entry in entries.items()
         if entry is not None
     }
+    # Lines are asked of one rank that stands for all that did the same: what it no longer holds says nothing of lines.
+    return {sequence: call for sequence, call in calls.items() if call.line} or calls
 
 
 def _call(entry: Collective) -> Call:

@@ -122,7 +122,7 @@ class _Told:
     def _certainty(self, found: Desync) -> Certainty:
         """Each line here asks for more evidence than the one below it, so that what is missing never makes an answer surer."""
         if found.kind in _DISAGREE and found.proved and _same_place(found):
-            return Certainty.PROVED if all(each.line for each in found.sides) else Certainty.SUPPORTED
+            return Certainty.PROVED if found.by_lines else Certainty.SUPPORTED
         if found.proved:
             return Certainty.PROVED if all(self.timed_out & set(each.ranks) for each in found.sides) else Certainty.SUPPORTED
         return Certainty.SUPPORTED if self._agreed(found) else Certainty.SUSPECTED
