@@ -21,6 +21,7 @@ def serve(path: str) -> bool:
     if make is None or not _room_for_threads():
         return False
     _offer_lines(c10d)
+    # Its destructor waits for its threads: in a forked child, which has none of them, for ever.
     _keep_for_good(make(path))
     return True
 
@@ -38,14 +39,15 @@ def _offer_lines(c10d: Any) -> None:
         response.set_content(dump(includeCollectives=True, includeStackTraces=True, onlyActive=False), "application/octet-stream")
         response.set_status(200)
 
+    # torch drops it after Python has ended: were that the last reference, the rank would abort at its exit.
+    _keep_for_good(answer)
     register(LINES_HANDLER, answer)
 
 
-def _keep_for_good(server: object) -> None:
-    """Its destructor waits for its threads: in a forked child, which has none of them, for ever."""
+def _keep_for_good(value: object) -> None:
     import ctypes  # ruff: ignore[PLC0415] - torch has imported it
 
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
 def _room_for_threads() -> bool:
