@@ -135,6 +135,19 @@ def test_two_ranks_that_both_receive_until_their_time_out_are_a_mismatch_and_bef
     assert diagnose_recordings(told(receives())).verdict == "undetermined"
 
 
+def test_a_receive_that_nobody_meets_until_its_time_out_is_told_and_blames_nobody():
+    waits = {0: recording(*past(3)), 1: recording(*past(3), pending(1, "recv 1<-0", is_p2p=True))}
+    found = diagnose_recordings(told(waits, ages_s=LONG))
+    assert brief(found) == ("hang", "p2p_mismatch", None, Certainty.SUSPECTED)
+    assert "rank 1 is in recv 1<-0 of group default_pg, and rank 0 has nothing open that meets it" in found.sentence
+    assert diagnose_recordings(told(waits, ages_s={1: 60.0})).verdict == "undetermined"
+
+
+def test_a_receive_that_is_met_is_no_mismatch():
+    met = {0: recording(*past(3), pending(1, "send 0->1", is_p2p=True)), 1: recording(*past(3), pending(1, "recv 1<-0", is_p2p=True))}
+    assert diagnose_recordings(told(met, ages_s=LONG)).verdict == "undetermined"
+
+
 def test_ranks_that_have_ended_all_their_operations_are_healthy():
     assert diagnose_recordings(told({rank: recording(*past(5)) for rank in range(4)}, members=FOUR)).verdict == "healthy"
 

@@ -80,7 +80,7 @@ def test_compressed_dumps_are_read_and_cut_ones_are_not(tmp_path):
 
 
 def test_a_bomb_in_gzip_is_refused(tmp_path):
-    (tmp_path / "trace_rank_0.gz").write_bytes(gzip.compress(b"\x00" * (200 << 20), 9))
+    (tmp_path / "trace_rank_0.gz").write_bytes(gzip.compress(b"\x00" * (200 << 20), 1))
     recordings, reasons = read_recordings([tmp_path / "trace_rank_0.gz"])
     assert recordings.rings == {}
     assert "more than 128 MiB" in reasons[tmp_path / "trace_rank_0.gz"]

@@ -13,6 +13,16 @@ from rankpatrol.analysis.scene import say_ranks
 from rankpatrol.core.records import Record
 from rankpatrol.core.snapshot import Collective, Frame
 
+_ONLY_SOME = "a call that the program makes on some ranks alone looks the same; then the line is to blame, not the rank"
+# What else would look the same, by kind, and by whether lines of code are recorded.
+_DOUBTS = {
+    (CONDITIONAL, True): "a rank that skips a call and goes on to a line that none has reached before looks the same",
+    ("rank_missing_collective", True): "a condition in the program that leaves this call out on that rank looks the same",
+    **dict.fromkeys(
+        [("rank_missing_collective", False), ("collective_mismatch_op", False), ("collective_mismatch_shape", False)], _ONLY_SOME
+    ),
+}
+
 
 class Crossing(Record, frozen=True, kw_only=True):
     """The first sequence of a group at which its ranks differ, and the first at which one of them still waits."""
@@ -87,6 +97,7 @@ def crossed(look: Look, holders: Holders, crossing: Crossing, *, still: frozense
     kind = _kind(look, crossing, sides, odd)
     busy = frozenset(rank for ranks in holders.values() for rank in ranks) & blocked
     proved = entered <= still and waiting <= blocked
+    by_lines = _told_by_lines(look, crossing, sides, odd, kind)
     return Desync(
         kind=kind,
         ranks=tuple(sorted(odd)) if odd and kind != CONDITIONAL else None,
@@ -96,10 +107,10 @@ def crossed(look: Look, holders: Holders, crossing: Crossing, *, still: frozense
         waiting=tuple(sorted(waiting | busy)),
         sentence=_sentence(crossing, sides, odd, kind),
         reasons_for=(*(say_side(each) for each in sides), *([UNCHANGED] if proved else [])),
-        reasons_against=_doubts(crossing, odd, changed=entered - still, kind=kind),
+        reasons_against=(*_unseen(crossing, entered - still), *([_DOUBTS[kind, by_lines]] if odd and (kind, by_lines) in _DOUBTS else [])),
         proved=proved,
         by_stacks=waiting - odd <= blocked,
-        by_lines=_told_by_lines(look, crossing, sides, odd, kind),
+        by_lines=by_lines,
     )
 
 
@@ -192,16 +203,11 @@ def _does(each: Side) -> str:
     return say_verb(each.ranks, *(("waits in", "wait in") if each.waits else ("runs", "run")))
 
 
-def _doubts(crossing: Crossing, odd: frozenset[int], changed: frozenset[int], kind: str) -> tuple[str, ...]:
-    group = crossing.first.group
-    unseen = frozenset(group.members) - frozenset().union(*crossing.entered.values())
+def _unseen(crossing: Crossing, changed: frozenset[int]) -> tuple[str, ...]:
+    unseen = frozenset(crossing.first.group.members) - frozenset().union(*crossing.entered.values())
     doubts = []
     if unseen:
         doubts.append(f"what {say_ranks(tuple(unseen))} ran at this sequence is not recorded")
     if changed:
         doubts.append(f"two rounds that show {say_ranks(tuple(changed))} at the same sequences were not seen")
-    if kind == CONDITIONAL:
-        doubts.append("a rank that skips a call and goes on to a line that none has reached before looks the same")
-    elif odd:
-        doubts.append("a call that the program makes on some ranks alone looks the same; then the line is to blame, not the rank")
     return tuple(doubts)

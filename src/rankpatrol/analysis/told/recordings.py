@@ -12,7 +12,7 @@ import msgspec
 
 from rankpatrol.analysis.collectives import desync_in
 from rankpatrol.analysis.desyncs import CONDITIONAL, UNCHANGED, Desync, explain_desync, say_pending, say_verb
-from rankpatrol.analysis.recordings import Look
+from rankpatrol.analysis.recordings import Look, is_counterpart, peer_of
 from rankpatrol.analysis.rings import look_at_rings
 from rankpatrol.analysis.scene import say_ranks
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
@@ -105,7 +105,8 @@ class _Told:
             or (self.look.by_rank[rank].pending and rank in self.patient)
         )
         found = desync_in(self.look, still, blocked)
-        return self._raised() or (self._explained(found) if found is not None else self._nothing(blocked))
+        told = self._explained(found) if found is not None else self._unpaired()
+        return self._raised() or told or self._nothing(blocked)
 
     def _explained(self, found: Desync) -> Diagnosis:
         ranks = found.ranks if found.ranks is None or not set(found.ranks) & set(self.recordings.unread) else None
@@ -179,6 +180,29 @@ class _Told:
             if (at is None and rank not in self.recordings.rings) or (at is not None and at < first.entry.sequence):
                 found.append(other)
         return tuple(sorted(found))
+
+    def _unpaired(self) -> Diagnosis | None:
+        """Ranks that have sent or received until their time-out, while the rank at the other end has no such operation open."""
+        alone = [
+            (rank, each, peer)
+            for rank in sorted(self.patient & self.look.by_rank.keys())
+            for each in self.look.by_rank[rank].pending[:1]
+            if each.entry.is_p2p and (peer := peer_of(each)) is not None and peer in self.look.by_rank
+            if not any(is_counterpart(each, its) for its in self.look.by_rank[peer].pending)
+        ]
+        if not alone:
+            return None
+        said = tuple(f"rank {rank} is in {say_pending(each)}, and rank {peer} has nothing open that meets it" for rank, each, peer in alone)
+        return Diagnosis(
+            verdict="hang",
+            cause="p2p_mismatch",
+            victim_ranks=tuple(rank for rank, _, _ in alone),
+            certainty=Certainty.SUSPECTED,
+            sentence=f"{'; '.join(said[:4])}, so nobody can be named",
+            reasons_for=(*said, *self._age()),
+            reasons_against=(*self._missing_dumps(), "a rank that computes before it sends looks the same"),
+            suggested=("compare the order of sends and receives of both ends, and look at what the rank that did not come does instead",),
+        )
 
     def _nothing(self, blocked: frozenset[int]) -> Diagnosis:
         open_ranks = tuple(rank for rank, tracks in self.look.by_rank.items() if tracks.pending)
