@@ -140,7 +140,7 @@ class _Told:
             and len(there) > 1
             and there <= self.patient
             and missing <= self.recordings.rings.keys()
-            and (bool(missing) or self.told_world)
+            and (bool(missing) or (self.told_world and len(self.recordings.rings) == self.world_size))
         )
 
     def _raised(self) -> Diagnosis | None:
