@@ -15,7 +15,7 @@ from rankpatrol.agent.teller import Teller
 from rankpatrol.agent.voice import Voice
 from rankpatrol.analysis.desync import ranks_to_ask_for_lines
 from rankpatrol.analysis.diagnose import diagnose
-from rankpatrol.core.diagnosis import Diagnosis
+from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.incident.records import IncidentPolicy
 from rankpatrol.judge.judge import step
 from rankpatrol.judge.records import (
@@ -174,8 +174,8 @@ class Agent:
         if found.verdict in {"undetermined", "crash"}:
             self._eyes.add_recordings()
             found = diagnose(tuple(self._eyes.looks))
-            unproved = ranks_to_ask_for_lines(tuple(self._eyes.looks))
-            if unproved and self._eyes.add_lines(unproved):
+            open_question = found.verdict == "hang" and found.certainty is not Certainty.PROVED
+            if open_question and self._eyes.add_lines(ranks_to_ask_for_lines(tuple(self._eyes.looks))):
                 found = diagnose(tuple(self._eyes.looks))
         return found
 
