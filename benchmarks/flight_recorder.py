@@ -1,61 +1,72 @@
-"""What reading and comparing many ranks' flight recordings costs, an entry, beside json.loads and pickle.loads of the same dumps.
+"""What it costs to name the missing rank from a folder of flight recorder dumps, beside torch's own torchfrtrace on the same files.
 
-Usage: python benchmarks/flight_recorder.py [RANKS] [ENTRIES]
+Usage: python benchmarks/flight_recorder.py [RANKS] [ENTRIES] [--no-torchfrtrace]
+
+Both run as processes of their own; CPU seconds and resident memory are what the kernel counted for them, starting Python included.
+1024 ranks of 2000 entries are 490 MB of dumps, three minutes of CPU and 5 GB of memory for torchfrtrace.
 """
 
-import gc
-import json
+import os
 import pickle
-import resource
 import sys
+import tempfile
 import time
-from collections.abc import Callable
-from functools import partial
+from pathlib import Path
 from typing import Any
-
-from rankpatrol.analysis.collectives import find_desync
-from rankpatrol.core.snapshot import FlightRecording
-from rankpatrol.formats.flight_recorder import parse_json, parse_pickle
 
 _FRAMES = [{"name": name, "filename": f"/opt/app/{name}.py", "line": 40} for name in ("reduce", "step", "epoch", "main")]
 _CULPRIT = 3
 _GROUP_SIZE = 8
-_PICKLED_RANKS = 16
+_OURS = """
+import sys
+from pathlib import Path
+from rankpatrol.analysis.told.recordings import diagnose_recordings
+from rankpatrol.intake.recordings import read_recordings
+recordings, unread = read_recordings([Path(sys.argv[1])])
+found = diagnose_recordings(recordings)
+print(found.cause, found.culprit_ranks, f"{len(recordings.rings)} read, {len(unread)} not")
+"""
+_PLAIN = """
+import pickle, sys
+from pathlib import Path
+for path in Path(sys.argv[1]).iterdir():
+    pickle.loads(path.read_bytes())
+"""
 
 
 def main() -> None:
-    gc.disable()  # its passes over what is kept would be charged to whoever allocates next
-    ranks = int(sys.argv[1]) if len(sys.argv) > 1 else 64
-    entries = int(sys.argv[2]) if len(sys.argv) > 2 else 2000
-    spent = dict.fromkeys(("json.loads", "parse_json", "pickle.loads", "parse_pickle"), 0.0)
-    recordings: dict[int, FlightRecording] = {}
-    for rank in range(ranks):
-        dump = made(rank, ranks, entries)
-        if rank < _PICKLED_RANKS:
-            as_pickle = pickle.dumps(dump, 2)
-            timed(spent, "pickle.loads", partial(pickle.loads, as_pickle))
-            timed(spent, "parse_pickle", partial(parse_pickle, as_pickle))
-        for entry in dump["entries"]:
-            del entry["frames"]
-        as_json = json.dumps(dump).encode()
-        timed(spent, "json.loads", partial(json.loads, as_json))
-        recordings[rank] = timed(spent, "parse_json", partial(parse_json, as_json))
-    blocked = frozenset(range(ranks)) - {_CULPRIT}
-    found = timed(spent, "find_desync", partial(find_desync, recordings, recordings, {}, ranks, blocked))
-    assert found.ranks == (_CULPRIT,), found
-    for name, seconds in spent.items():
-        read = entries * (min(ranks, _PICKLED_RANKS) if "pickle" in name else ranks)
-        print(f"{name:13} {seconds / read * 1e6:7.2f} us an entry, {seconds:7.2f} s for {read}")
-    whole = spent["parse_json"] + spent["find_desync"]
-    print(f"parse_json and find_desync take {whole / spent['json.loads']:.2f} times what json.loads alone takes")
-    print(f"{ranks} ranks x {entries} entries, at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB resident")
+    numbers = [int(word) for word in sys.argv[1:] if word.isdigit()]
+    ranks, entries = (*numbers, 64, 2000)[:2] if len(numbers) != 1 else (numbers[0], 2000)
+    with tempfile.TemporaryDirectory() as folder:
+        for rank in range(ranks):
+            Path(folder, f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(made(rank, ranks, entries), 2))
+        size_mb = sum(path.stat().st_size for path in Path(folder).iterdir()) / 1e6
+        print(f"{ranks} ranks x {entries} entries, {size_mb:.0f} MB", flush=True)
+        ours_s = measured("rankpatrol", [sys.executable, "-c", _OURS, folder], folder)
+        measured("pickle.loads alone", [sys.executable, "-c", _PLAIN, folder], folder)
+        if "--no-torchfrtrace" not in sys.argv:
+            theirs = [str(Path(sys.executable).with_name("torchfrtrace")), folder, "-p", "nccl_trace_rank_"]
+            theirs_s = measured("torchfrtrace", theirs, folder)
+            print(f"torchfrtrace takes {theirs_s / ours_s:.0f} times the CPU")
 
 
-def timed(spent: dict[str, float], name: str, do: Callable[[], Any]) -> Any:
-    began = time.process_time()
-    value = do()
-    spent[name] = spent.get(name, 0.0) + time.process_time() - began
-    return value
+def measured(name: str, words: list[str], folder: str) -> float:
+    """The CPU seconds of one process; its last line of output is shown."""
+    with tempfile.TemporaryFile(dir=Path(folder).parent) as output:
+        began = time.monotonic()
+        actions = [(os.POSIX_SPAWN_DUP2, output.fileno(), 1), (os.POSIX_SPAWN_DUP2, output.fileno(), 2)]
+        pid = os.posix_spawnp(words[0], words, os.environ, file_actions=actions)
+        _, status, used = os.wait4(pid, 0)
+        output.seek(0)
+        lines = output.read().decode(errors="replace").strip().splitlines()
+    told = next((line for line in lines if "missing ranks" in line), lines[-1] if lines else "")
+    cpu_s = used.ru_utime + used.ru_stime
+    print(
+        f"{name:18} {cpu_s:7.2f} s CPU, {time.monotonic() - began:7.1f} s, {used.ru_maxrss / 1024:6.0f} MB resident, "
+        f"exit {os.waitstatus_to_exitcode(status)}: {told[-100:]}",
+        flush=True,
+    )
+    return cpu_s
 
 
 def made(rank: int, ranks: int, entries: int) -> dict[str, Any]:

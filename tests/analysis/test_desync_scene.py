@@ -7,6 +7,7 @@ import pytest
 
 import scenes
 from rankpatrol.analysis.crash import diagnose_crash
+from rankpatrol.analysis.desync import ranks_to_ask_for_lines
 from rankpatrol.analysis.diagnose import diagnose
 from rankpatrol.core.diagnosis import Certainty
 from rankpatrol.core.records import Missing
@@ -21,12 +22,18 @@ DEFAULT = ProcessGroup(name="default_pg", backend="gloo", ranks=(0, 1, 2, 3), ti
 MARKS = Marks(steps=3, last_step_at_mono_s=1.0, phase="train_step", phase_since_mono_s=0.5, groups=(DEFAULT,))
 
 
-def look(name, *, frames=WAITS, at_s=1000.0):
-    """Four ranks that wait in a collective, with real recordings."""
+def without_lines(recording):
+    """The same as JSON tells it."""
+    return msgspec.structs.replace(recording, entries=tuple(msgspec.structs.replace(each, frames=()) for each in recording.entries))
+
+
+def look(name, *, frames=WAITS, at_s=1000.0, lines_of=()):
+    """Four ranks that wait in a collective, with real recordings; lines of code were asked of some."""
+    recorded = [parse_pickle((DATA / name / f"rank{number}.pickle").read_bytes()) for number in range(4)]
     ranks = [
         msgspec.structs.replace(
             scenes.rank(number, scenes.process(100 + number), scenes.stack(100 + number, *frames)),
-            recording=parse_pickle((DATA / name / f"rank{number}.pickle").read_bytes()),
+            recording=recorded[number] if number in lines_of else without_lines(recorded[number]),
             marks=MARKS,
         )
         for number in range(4)
@@ -34,20 +41,50 @@ def look(name, *, frames=WAITS, at_s=1000.0):
     return scenes.snapshot(*ranks, at_s=at_s)
 
 
+def twice(name, lines_of=()):
+    return look(name, lines_of=lines_of), look(name, at_s=1002.0, lines_of=lines_of)
+
+
 @pytest.mark.parametrize(
     ("name", "cause", "culprits"),
-    [("skip", "rank_missing_collective", (3,)), ("wrongop", "collective_mismatch_op", (3,)), ("opposite", "opposite_order", None)],
+    [("skip", "rank_missing_collective", (3,)), ("wrongop", "collective_mismatch_op", (3,)), ("opposite", "opposite_order", (1, 2))],
 )
 def test_two_unchanged_rounds_tell_what_stacks_cannot(name, cause, culprits):
-    found = diagnose((look(name), look(name, at_s=1002.0)))
-    assert (found.verdict, found.cause) == ("hang", cause)
-    if culprits is not None:
-        assert found.culprit_ranks == culprits
+    found = diagnose(twice(name))
+    assert (found.verdict, found.cause, found.culprit_ranks) == ("hang", cause, culprits)
 
 
-def test_a_circle_is_proved_and_a_skipped_collective_waits_for_patience():
-    assert diagnose((look("opposite"), look("opposite", at_s=1002.0))).certainty is Certainty.PROVED
-    assert diagnose((look("skip"), look("skip", at_s=1002.0))).certainty is Certainty.SUPPORTED
+def test_a_circle_is_proved_and_a_skipped_collective_waits_for_patience_without_lines():
+    assert diagnose(twice("opposite")).certainty is Certainty.PROVED
+    assert diagnose(twice("skip")).certainty is Certainty.SUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"), [("skip", (0, 3)), ("wrongop", (0, 3)), ("one_rank_alone", (0, 1)), ("opposite", ()), ("ok", ())]
+)
+def test_lines_are_asked_of_one_rank_of_each_side_where_they_would_prove_something(name, ranks):
+    assert ranks_to_ask_for_lines(twice(name)) == ranks
+    assert ranks_to_ask_for_lines((look(name),)) == ()
+    assert ranks_to_ask_for_lines(twice(name, ranks)) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "cause", "culprits", "place"),
+    [
+        ("skip", (0, 3), "rank_missing_collective", (3,), "<module> (train.py:25)"),
+        ("wrongop", (0, 3), "collective_mismatch_op", (3,), "train_step (fr_hang.py:28)"),
+        ("one_rank_alone", (0, 1), "rank_conditional_collective", None, "<module> (train.py:19)"),
+    ],
+)
+def test_lines_of_one_rank_of_each_side_tell_a_skipped_call_from_one_under_a_condition(name, asked, cause, culprits, place):
+    found = diagnose(twice(name, asked))
+    assert (found.cause, found.culprit_ranks, found.place) == (cause, culprits, place)
+    assert diagnose(twice(name, asked[:1])).certainty is Certainty.SUPPORTED
+
+
+@pytest.mark.parametrize(("name", "asked"), [("skip", (0, 3)), ("one_rank_alone", (0, 1))])
+def test_with_lines_it_is_proved(name, asked):
+    assert diagnose(twice(name, asked)).certainty is Certainty.PROVED
 
 
 def test_without_recordings_nobody_is_named():

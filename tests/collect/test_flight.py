@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rankpatrol.collect import flight
-from rankpatrol.collect.flight import fetch_recording
+from rankpatrol.collect.flight import fetch_recording, fetch_recording_with_lines
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import FlightRecording
 
@@ -164,3 +164,12 @@ def test_a_rank_that_ends_while_it_is_asked_is_said_to_be_gone(path: Path) -> No
         found = fetch_recording(str(path))
         thread.join(5)
     assert "is gone" in reason(found)
+
+
+def test_lines_of_code_are_asked_of_the_probe_and_else_of_nccls_own_handler(path: Path) -> None:
+    dump = (Path(__file__).parent.parent / "data" / "flight_recorder" / "hang" / "rank0.pickle").read_bytes()
+    with serving(path, NOT_FOUND, answer(dump)) as asked:
+        found = fetch_recording_with_lines(str(path), 2.0)
+    assert isinstance(found, FlightRecording)
+    assert found.entries[-1].frames[2].line == 32
+    assert [words.split()[1] for words in asked] == [b"/handler/rankpatrol_lines", b"/handler/dump_nccl_trace_pickle"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from probe_subjects import plain_environment, ranked
 
-from rankpatrol.collect.flight import fetch_recording
+from rankpatrol.collect.flight import fetch_recording, fetch_recording_with_lines
 from rankpatrol.collect.marks import read_marks
 from rankpatrol.core.records import Missing, ProcessId, Record
 from rankpatrol.core.snapshot import Collective, FlightRecording, Marks, ProcessGroup
@@ -62,6 +62,11 @@ class Training(Record, frozen=True):
         path = self.place(rank).probe_socket
         assert path is not None
         return fetch_recording(path)
+
+    def recording_with_lines(self, rank: int) -> FlightRecording | Missing:
+        path = self.place(rank).probe_socket
+        assert path is not None
+        return fetch_recording_with_lines(path, 40.0)
 
     def last(self, rank: int) -> Collective:
         found = self.recording(rank)
@@ -133,6 +138,9 @@ def test_a_training_is_marked_from_its_start_to_its_end_and_tells_its_collective
     assert (training.phases(), training.steps()) == ({"train_step"}, {4})
     assert not _is_open(training.last(1), "all_reduce")
     assert training.last(0).group == both.name, "marks and recordings call a group the same"
+    lined = training.recording_with_lines(0)
+    assert isinstance(lined, FlightRecording), lined
+    assert any(frame.file.endswith("training.py") for frame in lined.entries[-1].frames)
     recording = training.recording(1)
     assert isinstance(recording, FlightRecording)
     assert {entry.group for entry in recording.entries} <= {group.name for group in training.marks(1).groups}

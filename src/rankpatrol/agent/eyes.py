@@ -8,11 +8,11 @@ import msgspec
 
 from rankpatrol.agent.log_watch import LogWatch
 from rankpatrol.agent.roster import Attempt
-from rankpatrol.agent.within import marks_of, recordings_of
+from rankpatrol.agent.within import lines_of, marks_of, recordings_of, with_known_lines
 from rankpatrol.collect.processes import process_tree, sample_process
 from rankpatrol.collect.ranks import RankRecord, observe, with_connections, with_stacks
 from rankpatrol.core.records import Missing
-from rankpatrol.core.snapshot import LogSample, Marks, ProcessGroup, Snapshot
+from rankpatrol.core.snapshot import FlightRecording, LogSample, Marks, ProcessGroup, Snapshot
 from rankpatrol.judge.records import RankActivity
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.process import is_hidden
@@ -35,6 +35,8 @@ class Eyes:
         self._steps: dict[int, int] = {}
         self._full_at_s: float | None = None
         self._groups: dict[int, tuple[ProcessGroup, ...]] = {}
+        self._asked_for_lines = False
+        self._lined: dict[int, FlightRecording] = {}
         self.attempt: Attempt | None = None
         self.looks: deque[Snapshot] = deque(maxlen=_LOOKS_KEPT)
 
@@ -43,6 +45,8 @@ class Eyes:
         self.attempt = attempt
         self._steps.clear()
         self._groups.clear()
+        self._asked_for_lines = False
+        self._lined.clear()
         self.calm()
 
     def light(self) -> tuple[RankActivity, ...]:
@@ -83,10 +87,22 @@ class Eyes:
         """Complete the last look by the ranks' flight recordings (see within.recordings_of for when)."""
         if self.attempt is None or not self.looks:
             return
-        found = recordings_of(self.attempt.places)
+        found = with_known_lines(recordings_of(self.attempt.places), self._lined)
         none = Missing("this rank has not registered")
         ranks = tuple(msgspec.structs.replace(sample, recording=found.get(sample.rank, none)) for sample in self.looks[-1].ranks)
         self.looks[-1] = msgspec.structs.replace(self.looks[-1], ranks=ranks)
+
+    def add_lines(self, ranks: tuple[int, ...]) -> bool:
+        """Put recordings with lines of code in the place of these ranks'. True where one came; asked once an attempt."""
+        asked = [place for place in self.attempt.places if place.rank in ranks] if self.attempt and not self._asked_for_lines else []
+        self._asked_for_lines = self._asked_for_lines or bool(asked)
+        self._lined.update({rank: each for rank, each in lines_of(asked).items() if isinstance(each, FlightRecording)})
+        if not asked or not self._lined:
+            return False
+        told = with_known_lines({sample.rank: sample.recording for sample in self.looks[-1].ranks}, self._lined)
+        ranks_now = tuple(msgspec.structs.replace(sample, recording=told[sample.rank]) for sample in self.looks[-1].ranks)
+        self.looks[-1] = msgspec.structs.replace(self.looks[-1], ranks=ranks_now)
+        return True
 
     def look_whole(self) -> Snapshot:
         """The last full look where it is fresh, else a new one."""

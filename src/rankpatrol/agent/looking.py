@@ -1,9 +1,10 @@
 """One close look at the ranks, and what it says."""
 
 from rankpatrol.agent.eyes import Eyes
+from rankpatrol.analysis.desync import ranks_to_ask_for_lines
 from rankpatrol.analysis.diagnose import diagnose
 from rankpatrol.collect.stacks import FORBIDDEN
-from rankpatrol.core.diagnosis import Diagnosis
+from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import Snapshot
 
@@ -17,6 +18,9 @@ def look_closely(eyes: Eyes) -> Diagnosis:
     if found.verdict in {"undetermined", "crash"}:
         eyes.add_recordings()
         found = diagnose(tuple(eyes.looks))
+        open_question = found.verdict == "hang" and found.certainty is not Certainty.PROVED
+        if open_question and eyes.add_lines(ranks_to_ask_for_lines(tuple(eyes.looks))):
+            found = diagnose(tuple(eyes.looks))
     return found
 
 

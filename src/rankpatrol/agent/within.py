@@ -1,9 +1,9 @@
 """What a rank's probe tells of it: its marks, and its flight recording. Everything works without; then less is known."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from rankpatrol.collect.flight import fetch_recording
+from rankpatrol.collect.flight import fetch_recording, fetch_recording_with_lines
 from rankpatrol.collect.marks import read_marks
 from rankpatrol.core.records import Missing, ProcessId
 from rankpatrol.core.snapshot import FlightRecording, Marks
@@ -12,6 +12,9 @@ from rankpatrol.system.process import boot_id
 
 # 2000 entries take 0.15 s, also of a rank that holds the GIL; a stopped rank answers nobody.
 _RECORDING_S = 1.5
+# The first answer with lines takes 1 to 8 s: torch imports its compiler for it.
+_LINES_S = 8.0
+_Told = FlightRecording | Missing
 _NO_PROBE = Missing("no probe in this rank (--no-probe, or its Python ignores PYTHONPATH)")
 
 
@@ -23,6 +26,26 @@ def recordings_of(places: Iterable[RankPlace]) -> dict[int, FlightRecording | Mi
     ranks = list(places)
     with ThreadPoolExecutor(max_workers=8) as pool:
         return dict(zip((place.rank for place in ranks), pool.map(_recording_of, ranks), strict=True))
+
+
+def lines_of(places: Iterable[RankPlace]) -> dict[int, FlightRecording | Missing]:
+    """The same with lines of code. It costs a rank more than a second of CPU: ask only one of each side of a proved disagreement."""
+    ranks = [place for place in places if place.probe_socket is not None]
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        found = pool.map(lambda place: fetch_recording_with_lines(place.probe_socket or "", _LINES_S), ranks)
+        return dict(zip((place.rank for place in ranks), found, strict=True))
+
+
+def with_known_lines(found: Mapping[int, _Told], lined: Mapping[int, FlightRecording]) -> dict[int, _Told]:
+    """The recordings, but those with lines in the place of what is otherwise the same: a rank that stands is asked for them once."""
+    return {rank: known if (known := lined.get(rank)) and _same(known, fresh) else fresh for rank, fresh in found.items()}
+
+
+def _same(known: FlightRecording, fresh: _Told) -> bool:
+    def plain(recording: FlightRecording) -> list[tuple[str, int, str, bool]]:
+        return [(each.group, each.sequence, each.operation, each.retired) for each in recording.entries]
+
+    return isinstance(fresh, FlightRecording) and plain(known) == plain(fresh)
 
 
 def marks_of(place: RankPlace) -> Marks | Missing:

@@ -6,9 +6,9 @@ Recordings of a running job are not taken at one moment: only what two rounds sh
 from collections.abc import Mapping
 
 from rankpatrol.analysis.crossings import crossed, find_crossing
-from rankpatrol.analysis.desyncs import CONDITIONAL, UNCHANGED, Desync, say_pending, say_point, say_side, say_verb, side
+from rankpatrol.analysis.desyncs import CONDITIONAL, UNCHANGED, Desync, say_pending, say_point, say_side, say_verb, side, users_line
 from rankpatrol.analysis.knots import Holders, Needs, innermost, needs, tied
-from rankpatrol.analysis.recordings import Groups, Look, Pending, Point, Round, signature
+from rankpatrol.analysis.recordings import Groups, Look, Pending, Point, Round, look_at, signature
 from rankpatrol.analysis.scene import say_ranks
 from rankpatrol.core.snapshot import Collective
 
@@ -19,9 +19,13 @@ def find_desync(before: Round | None, now: Round, groups: Groups, world_size: in
     `blocked` are ranks whose stacks show them waiting in an operation that recorders record: gloo records no point-to-point. Nobody is
     named for being behind in one round alone, nor for what a wrapped ring no longer holds.
     """
-    look = Look(now, groups, world_size)
+    look = look_at(now, groups, world_size)
+    return desync_in(look, _unchanged(look_at(before, groups, world_size), look) if before is not None else frozenset(), blocked)
+
+
+def desync_in(look: Look, still: frozenset[int], blocked: frozenset[int]) -> Desync | None:
+    """The same of one look, where `still` are the ranks that are known not to have moved for long enough."""
     holders = look.holders()
-    still = _unchanged(Look(before, groups, world_size), look) if before is not None else frozenset()
     crossing = find_crossing(look, holders)
     if crossing is not None:
         return crossed(look, holders, crossing, still=still, blocked=blocked)
@@ -98,12 +102,16 @@ class _Seen:
             reasons_against=self._doubts(point),
             proved=True,
             by_stacks=True,
+            by_lines=bool(line and entry.frames),
         )
 
     def _ran_before(self, own: Pending) -> bool:
-        wanted = signature(own.entry)
+        wanted, line = signature(own.entry), users_line(own.entry)
         return any(
-            entry is not None and sequence != own.entry.sequence and signature(entry) == wanted
+            entry is not None
+            and sequence != own.entry.sequence
+            and signature(entry) == wanted
+            and (line is None or users_line(entry) in {line, None})
             for tracks in self.look.by_rank.values()
             if (track := tracks.tracks.get(own.group))
             for sequence, entry in track.entries.items()

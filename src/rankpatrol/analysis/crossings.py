@@ -4,14 +4,24 @@ A call that one rank alone makes and one that it makes instead look the same by 
 they tell: a line that nobody else ever ran, with another tensor, is a branch of the program, and nobody is to blame.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from rankpatrol.analysis.desyncs import CONDITIONAL, UNCHANGED, Desync, Side, say_side, say_sizes, say_verb, side, users_line
 from rankpatrol.analysis.knots import Holders
-from rankpatrol.analysis.recordings import Group, Look, Point, Signature, signature
+from rankpatrol.analysis.recordings import Column, Entries, Group, Look, Point, Signature, signature
 from rankpatrol.analysis.scene import say_ranks
 from rankpatrol.core.records import Record
 from rankpatrol.core.snapshot import Collective, Frame
+
+_ONLY_SOME = "a call that the program makes on some ranks alone looks the same; then the line is to blame, not the rank"
+# What else would look the same, by kind, and by whether lines of code are recorded.
+_DOUBTS = {
+    (CONDITIONAL, True): "a rank that skips a call and goes on to a line that none has reached before looks the same",
+    ("rank_missing_collective", True): "a condition in the program that leaves this call out on that rank looks the same",
+    **dict.fromkeys(
+        [("rank_missing_collective", False), ("collective_mismatch_op", False), ("collective_mismatch_shape", False)], _ONLY_SOME
+    ),
+}
 
 
 class Crossing(Record, frozen=True, kw_only=True):
@@ -48,13 +58,33 @@ class Call(Record, frozen=True):
 def _odd_sequences(look: Look, group: Group) -> set[int]:
     seen: dict[int, Signature] = {}
     odd: set[int] = set()
-    for rank in group.members:
-        tracks = look.by_rank.get(rank)
-        track = tracks.tracks.get(group) if tracks else None
-        for sequence, entry in track.entries.items() if track else ():
+    for entries in _different(look, group, group.members):
+        for sequence, entry in entries.items():
             if entry is not None and seen.setdefault(sequence, own := signature(entry)) != own:
                 odd.add(sequence)
     return odd
+
+
+def _different(look: Look, group: Group, ranks: Iterable[int]) -> Iterator[Entries]:
+    """What these ranks ran in the group; of a rank only what the ones before it had not run just so."""
+    seen: list[Column] = []
+    for rank in ranks:
+        tracks = look.by_rank.get(rank)
+        track = tracks.tracks.get(group) if tracks else None
+        if track is not None and isinstance(track.entries, Column):
+            yield from _news(track.entries, seen)
+        elif track is not None:
+            yield track.entries
+
+
+def _news(own: Column, seen: list[Column]) -> Iterable[Column]:
+    for at, other in enumerate(seen):
+        parts = own.beyond(other)
+        if parts is not None:
+            seen[at] = other.joined(parts)
+            return parts
+    seen.append(own)
+    return (own,)
 
 
 def crossed(look: Look, holders: Holders, crossing: Crossing, *, still: frozenset[int], blocked: frozenset[int]) -> Desync:
@@ -67,6 +97,7 @@ def crossed(look: Look, holders: Holders, crossing: Crossing, *, still: frozense
     kind = _kind(look, crossing, sides, odd)
     busy = frozenset(rank for ranks in holders.values() for rank in ranks) & blocked
     proved = entered <= still and waiting <= blocked
+    by_lines = _told_by_lines(look, crossing, sides, odd, kind)
     return Desync(
         kind=kind,
         ranks=tuple(sorted(odd)) if odd and kind != CONDITIONAL else None,
@@ -76,9 +107,10 @@ def crossed(look: Look, holders: Holders, crossing: Crossing, *, still: frozense
         waiting=tuple(sorted(waiting | busy)),
         sentence=_sentence(crossing, sides, odd, kind),
         reasons_for=(*(say_side(each) for each in sides), *([UNCHANGED] if proved else [])),
-        reasons_against=_doubts(crossing, odd, changed=entered - still, kind=kind),
+        reasons_against=(*_unseen(crossing, entered - still), *([_DOUBTS[kind, by_lines]] if odd and (kind, by_lines) in _DOUBTS else [])),
         proved=proved,
         by_stacks=waiting - odd <= blocked,
+        by_lines=by_lines,
     )
 
 
@@ -106,6 +138,16 @@ def _kind(look: Look, crossing: Crossing, sides: tuple[Side, ...], odd: frozense
     return "collective_mismatch_op" if len({each.operation for each in sides}) > 1 else "collective_mismatch_shape"
 
 
+def _told_by_lines(look: Look, crossing: Crossing, sides: tuple[Side, ...], odd: frozenset[int], kind: str) -> bool:
+    """True where the lines are recorded, and say that whoever is named ran what is the others' line as well: no branch of its own."""
+    if not all(each.line for each in sides):
+        return False
+    if not odd or kind in {"rank_missing_collective", CONDITIONAL}:
+        return True
+    usual = {call.line for call in _calls(look, crossing.first.group, sides[0].ranks).values()}
+    return all((entry := look.entry(rank, crossing.first)) is not None and users_line(entry) in usual for rank in odd)
+
+
 def _skipped(usual: dict[int, Call], own: dict[int, Call], at: int) -> bool:
     """True where one skipped call explains all: what the rank ran from there on is what the others ran one sequence later.
 
@@ -125,12 +167,14 @@ def _own_line(usual: dict[int, Call], own: dict[int, Call], at: int) -> bool:
 
 
 def _calls(look: Look, group: Group, ranks: Iterable[int]) -> dict[int, Call]:
-    return {
+    calls = {
         sequence: _call(entry)
-        for rank in ranks
-        for sequence, entry in look.by_rank[rank].tracks[group].entries.items()
+        for entries in _different(look, group, sorted(ranks, reverse=True))
+        for sequence, entry in entries.items()
         if entry is not None
     }
+    # Lines are asked of one rank that stands for all that did the same: what it no longer holds says nothing of lines.
+    return {sequence: call for sequence, call in calls.items() if call.line} or calls
 
 
 def _call(entry: Collective) -> Call:
@@ -159,16 +203,11 @@ def _does(each: Side) -> str:
     return say_verb(each.ranks, *(("waits in", "wait in") if each.waits else ("runs", "run")))
 
 
-def _doubts(crossing: Crossing, odd: frozenset[int], changed: frozenset[int], kind: str) -> tuple[str, ...]:
-    group = crossing.first.group
-    unseen = frozenset(group.members) - frozenset().union(*crossing.entered.values())
+def _unseen(crossing: Crossing, changed: frozenset[int]) -> tuple[str, ...]:
+    unseen = frozenset(crossing.first.group.members) - frozenset().union(*crossing.entered.values())
     doubts = []
     if unseen:
         doubts.append(f"what {say_ranks(tuple(unseen))} ran at this sequence is not recorded")
     if changed:
         doubts.append(f"two rounds that show {say_ranks(tuple(changed))} at the same sequences were not seen")
-    if kind == CONDITIONAL:
-        doubts.append("a rank that skips a call and goes on to a line that none has reached before looks the same")
-    elif odd:
-        doubts.append("a call that the program makes on some ranks alone looks the same; then the line is to blame, not the rank")
     return tuple(doubts)

@@ -10,7 +10,7 @@ from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.snapshot import FlightRecording, Marks, Snapshot
 
 # A circle of waits stands whoever began it. Who skipped a collective and who ran one under a condition look alike without code lines,
-# which a recording in JSON does not hold: that verdict waits for patience.
+# which a recording in JSON does not hold: that verdict waits for patience, or for the lines of one rank of each side.
 _CERTAIN_KINDS = frozenset({"opposite_order"})
 # gloo does not record what happens inside these, and send and recv wait without a group's sequence.
 _UNRECORDED = ("monitored_barrier",)
@@ -22,9 +22,20 @@ def diagnose_desync(scene: Scene) -> Diagnosis | None:
     if found is None:
         return None
     diagnosis = explain_desync(found)
-    if diagnosis.certainty is Certainty.PROVED and found.kind not in _CERTAIN_KINDS:
+    if diagnosis.certainty is Certainty.PROVED and found.kind not in _CERTAIN_KINDS and not found.by_lines:
         return msgspec.structs.replace(diagnosis, certainty=Certainty.SUPPORTED)
     return diagnosis
+
+
+def ranks_to_ask_for_lines(history: tuple[Snapshot, ...]) -> tuple[int, ...]:
+    """One rank of each side of a desync that lines of code would prove; none where they would not, or are recorded already."""
+    scene = Scene(history)
+    if scene.awaited or scene.unclear or not scene.victims:
+        return ()
+    found = _find(scene)
+    if found is None or not found.proved or found.kind in _CERTAIN_KINDS or all(each.line for each in found.sides):
+        return ()
+    return tuple(sorted({min(each.ranks) for each in found.sides}))
 
 
 def recorded_reason(scene: Scene, blamed: tuple[int, ...] | None) -> tuple[str, ...]:

@@ -27,7 +27,8 @@ class Side(Record, frozen=True, kw_only=True):
 class Desync(Record, frozen=True, kw_only=True):
     """Where the ranks of a group disagree. `ranks` is None where nobody may be named; `proved`: it cannot end without action.
 
-    `waiting` are the ranks that stand in a collective; `by_stacks` says that their stacks show it too.
+    `waiting` are the ranks that stand in a collective; `by_stacks` says that their stacks show it too; `by_lines` that the recorded
+    lines of code tell a skipped call, another one on the common line, and one under a condition apart.
     """
 
     kind: str
@@ -41,6 +42,7 @@ class Desync(Record, frozen=True, kw_only=True):
     reasons_against: tuple[str, ...] = ()
     proved: bool = False
     by_stacks: bool = False
+    by_lines: bool = False
 
 
 def explain_desync(desync: Desync, *, suggested: tuple[str, ...] = ()) -> Diagnosis:

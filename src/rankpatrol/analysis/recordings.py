@@ -5,15 +5,20 @@ Record ids count the operations of all groups of one rank, so they say nothing b
 
 import math
 import re
+from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from functools import cache, cached_property
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import TypeAlias, cast
+
+import msgspec
 
 from rankpatrol.core.records import Record
-from rankpatrol.core.snapshot import Collective, FlightRecording, ProcessGroup
+from rankpatrol.core.snapshot import Collective, FlightRecording, ProcessGroup, is_pending
 
 Round = dict[int, FlightRecording]
 Groups = Mapping[int, tuple[ProcessGroup, ...]]
+Numbers: TypeAlias = "array[int]"
 
 _DEFAULT = "default_pg"
 _UNPLACED = re.compile(r"pg_id .*")
@@ -61,35 +66,76 @@ class Track:
     """One rank's collectives in one group: by sequence, None where several entries share one (coalesced calls)."""
 
     def __init__(self) -> None:
-        self.entries: dict[int, Collective | None] = {}
+        self.entries: Entries = {}
         self.last = 0
 
     def add(self, entry: Collective) -> None:
-        self.entries[entry.sequence] = None if entry.sequence in self.entries else entry
+        known = cast("dict[int, Collective | None]", self.entries)
+        known[entry.sequence] = None if entry.sequence in known else entry
         self.last = max(self.last, entry.sequence)
+
+    def first(self) -> int:
+        """The oldest sequence that is still recorded; 1 for none."""
+        return self.entries.first if isinstance(self.entries, Column) else min(self.entries, default=1)
+
+
+class Column(Mapping[int, Collective | None]):
+    """The same in a column: one call number for each sequence from `first` on. Two ranks that did the same have equal bytes."""
+
+    def __init__(self, first: int, numbers: Numbers, calls: Sequence[Collective]) -> None:
+        self.first, self.numbers, self._calls = first, numbers, calls
+
+    def __getitem__(self, sequence: int) -> Collective:
+        at = sequence - self.first
+        if not 0 <= at < len(self.numbers):
+            raise KeyError(sequence)
+        return msgspec.structs.replace(self._calls[self.numbers[at]], sequence=sequence)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.first, self.first + len(self.numbers)))
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def beyond(self, other: "Column") -> "tuple[Column, ...] | None":
+        """What this one holds before and behind the other; None where they do not meet, or differ where they do."""
+        first, end = max(self.first, other.first), min(self.end(), other.end())
+        if first >= end or self._part(first, end).numbers != other._part(first, end).numbers:
+            return None
+        parts = (self._part(self.first, other.first), self._part(other.end(), self.end()))
+        return tuple(part for part in parts if part)
+
+    def joined(self, parts: "tuple[Column, ...]") -> "Column":
+        """This one with parts that lie right before and behind it."""
+        whole = self
+        for part in parts:
+            one, other = (part, whole) if part.first < whole.first else (whole, part)
+            whole = Column(one.first, one.numbers + other.numbers, self._calls)
+        return whole
+
+    def end(self) -> int:
+        return self.first + len(self.numbers)
+
+    def _part(self, first: int, end: int) -> "Column":
+        return Column(first, self.numbers[max(first - self.first, 0) : max(end - self.first, 0)], self._calls)
+
+
+Entries = Mapping[int, Collective | None]
 
 
 class RankTracks:
     """One rank's recording by group, with the operations it has not left, oldest first."""
 
-    def __init__(self, recording: FlightRecording, groups: Mapping[str, Group]) -> None:
-        self.tracks: dict[Group, Track] = defaultdict(Track)
-        self.pending: list[Pending] = []
-        by_name = {name: self.tracks[group] for name, group in groups.items()}
-        for entry in recording.entries:
-            if not entry.is_p2p:
-                by_name[entry.group].add(entry)
-            if not entry.retired and entry.state != "completed":
-                self.pending.append(Pending(groups[entry.group], entry))
-        last = recording.entries[-1] if recording.entries else None
-        self.mark = (
-            len(recording.entries),
-            (last.group, last.sequence, last.is_p2p) if last else None,
-            tuple((each.group, each.entry.sequence, each.entry.is_p2p) for each in self.pending),
-            tuple(sorted((name, track.last) for name, track in by_name.items())),
-        )
+    def __init__(self, tracks: Mapping[Group, Track], pending: Sequence[Pending], status: Iterable[str], mark: object = None) -> None:
+        self.tracks = tracks
+        self.pending = pending
+        self.mark = mark
         # A ring that shows every group from its first call has lost none of them.
-        self._whole = bool(recording.entries) and not any(map(_UNPLACED.fullmatch, recording.status)) and self._from_the_first()
+        self._whole = (
+            any(track.last for track in tracks.values())
+            and not any(map(_UNPLACED.fullmatch, status))
+            and all(track.first() <= 1 for track in tracks.values())
+        )
 
     def position(self, group: Group) -> int | None:
         """The last collective this rank entered in the group; None where its recording does not tell."""
@@ -98,22 +144,32 @@ class RankTracks:
             return track.last
         return 0 if self._whole else None
 
-    def _from_the_first(self) -> bool:
-        return all(min(track.entries, default=1) <= 1 for track in self.tracks.values())
+
+def tracks_of(recording: FlightRecording, groups: Mapping[str, Group]) -> RankTracks:
+    """A recording by group. Its mark changes with everything that a rank enters or leaves."""
+    tracks: dict[Group, Track] = {group: Track() for group in groups.values()}
+    pending: list[Pending] = []
+    for entry in recording.entries:
+        if not entry.is_p2p:
+            tracks[groups[entry.group]].add(entry)
+        if is_pending(entry):
+            pending.append(Pending(groups[entry.group], entry))
+    last = recording.entries[-1] if recording.entries else None
+    mark = (
+        len(recording.entries),
+        (last.group, last.sequence, last.is_p2p) if last else None,
+        tuple((each.group, each.entry.sequence, each.entry.is_p2p) for each in pending),
+        tuple(sorted((name, tracks[group].last) for name, group in groups.items())),
+    )
+    return RankTracks(tracks, pending, recording.status, mark)
 
 
 class Look:
     """All ranks' recordings of one round."""
 
-    def __init__(self, recordings: Round, groups: Groups, world_size: int) -> None:
-        self.recordings = recordings
+    def __init__(self, by_rank: Mapping[int, RankTracks], world_size: int) -> None:
+        self.by_rank = by_rank
         self.ranks = tuple(range(world_size))
-        self._memberships = Memberships(recordings, groups, world_size)
-
-    @cached_property
-    def by_rank(self) -> dict[int, RankTracks]:
-        """Each recorded rank's tracks."""
-        return {rank: RankTracks(recording, self._memberships.of(rank)) for rank, recording in self.recordings.items()}
 
     def holders(self) -> dict[Point, dict[int, Collective]]:
         """Every collective that some rank has entered and not left, with those ranks."""
@@ -153,23 +209,36 @@ class Look:
         return track.entries.get(point.sequence) if track else None
 
 
+def look_at(recordings: Round, groups: Groups, world_size: int) -> Look:
+    """The recordings of one round, each by the groups that it and the probes tell."""
+    names = {rank: {entry.group for entry in recording.entries} for rank, recording in recordings.items()}
+    told = Memberships(names, {rank: each.members for rank, each in recordings.items()}, groups, world_size)
+    return Look({rank: tracks_of(recording, told.of(rank)) for rank, recording in recordings.items()}, world_size)
+
+
 class Memberships:
     """Which group each rank means by a name: as a probe or a recording tells, else all ranks that use the name unexplained."""
 
-    def __init__(self, recordings: Round, groups: Groups, world_size: int) -> None:
-        self._names = {rank: {entry.group for entry in recording.entries} for rank, recording in recordings.items()}
+    def __init__(
+        self, names: Mapping[int, set[str]], recorded: Mapping[int, Mapping[str, tuple[int, ...]]], groups: Groups, world_size: int
+    ) -> None:
+        self._names = names
         self._told: dict[str, set[tuple[int, ...]]] = defaultdict(set)
         self._users: dict[str, list[int]] = defaultdict(list)
-        for rank, names in sorted(self._names.items()):
-            for name in names:
+        for rank, its in sorted(names.items()):
+            for name in its:
                 self._users[name].append(rank)
-                if members := _told_members(name, groups.get(rank, ()), recordings[rank]):
+                if members := _told_members(name, groups.get(rank, ()), recorded[rank]):
                     self._told[name].add(members)
         self._everyone = tuple(range(world_size))
+        self._groups: dict[tuple[str, tuple[int, ...]], Group] = {}
 
     def of(self, rank: int) -> dict[str, Group]:
         """The rank's groups by the name its entries carry."""
-        return {name: Group(name, self._members(rank, name)) for name in sorted(self._names[rank])}
+        return {name: self._group(name, self._members(rank, name)) for name in sorted(self._names[rank])}
+
+    def _group(self, name: str, members: tuple[int, ...]) -> Group:
+        return self._groups.setdefault((name, members), Group(name, members))
 
     def _members(self, rank: int, name: str) -> tuple[int, ...]:
         told = [members for members in self._told[name] if rank in members]
@@ -178,14 +247,14 @@ class Memberships:
         return self._everyone if name == _DEFAULT else tuple(self._users[name])
 
 
-def _told_members(name: str, probed: Iterable[ProcessGroup], recording: FlightRecording) -> tuple[int, ...] | None:
+def _told_members(name: str, probed: Iterable[ProcessGroup], recorded: Mapping[str, tuple[int, ...]]) -> tuple[int, ...] | None:
     """Probes know a group by torch's name alone (`0`, `3`), recordings by name and description (`default_pg`, `3:tp`)."""
     plain = "0" if name == _DEFAULT else name.partition(":")[0]
     for wanted in (name, plain):
         for group in probed:
             if group.name == wanted and group.ranks:
                 return tuple(sorted(group.ranks))
-    return tuple(sorted(members)) if (members := recording.members.get(name)) else None
+    return tuple(sorted(members)) if (members := recorded.get(name)) else None
 
 
 def signature(entry: Collective) -> Signature:

@@ -5,14 +5,17 @@ import http.client
 import io
 import socket
 import time
+from collections.abc import Callable, Iterable
 
 from rankpatrol.core.errors import BadInput
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import FlightRecording
-from rankpatrol.formats.flight_recorder import parse_json
+from rankpatrol.formats.flight_recorder import parse_json, parse_pickle
 
 # NCCL's recorder is one of its own; where it is not built in, its handler is not there.
 HANDLERS = ("fr_trace_json", "dump_nccl_trace_json")
+# The same with lines of code, as pickles: the probe's own handler (launch/probe/server.py), and torch's of NCCL's recorder.
+LINE_HANDLERS = ("rankpatrol_lines", "dump_nccl_trace_pickle")
 MAX_BYTES = 16 << 20
 _CHUNK_BYTES = 1 << 18
 
@@ -26,16 +29,27 @@ class _Answer(io.BytesIO):
 
 def fetch_recording(socket_path: str, deadline_s: float = 2.0) -> FlightRecording | Missing:
     """The recording with entries in it, of the first recorder that has some; all within `deadline_s`."""
+    return _fetch(socket_path, deadline_s, HANDLERS, parse_json)
+
+
+def fetch_recording_with_lines(socket_path: str, deadline_s: float) -> FlightRecording | Missing:
+    """The same with the line of code of each entry. A rank that holds the GIL does not answer; the first answer takes seconds."""
+    return _fetch(socket_path, deadline_s, LINE_HANDLERS, parse_pickle)
+
+
+def _fetch(
+    socket_path: str, deadline_s: float, handlers: Iterable[str], parse: Callable[[bytes], FlightRecording]
+) -> FlightRecording | Missing:
     until = time.monotonic() + deadline_s
     empty: FlightRecording | None = None
-    for handler in HANDLERS:
+    for handler in handlers:
         body = _ask(socket_path, handler, until)
         if body is None:
             continue
         if isinstance(body, Missing):
             return empty or body
         try:
-            recording = parse_json(body)
+            recording = parse(body)
         except BadInput as problem:
             return Missing(f"the rank's answer is no flight recording: {problem}")
         if recording.entries:

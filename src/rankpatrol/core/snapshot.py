@@ -145,6 +145,11 @@ class Collective(Record, frozen=True, kw_only=True):
     frames: tuple[Frame, ...] = ()
 
 
+def is_pending(entry: Collective) -> bool:
+    """True for an operation that is entered and not over."""
+    return not entry.retired and entry.state != "completed"
+
+
 class GroupStatus(Record, frozen=True, kw_only=True):
     """How far one rank is in one group: sequences of the last collective enqueued, started and completed; -1 for none."""
 

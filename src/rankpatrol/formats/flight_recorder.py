@@ -4,7 +4,7 @@ Fields as torch writes them: FlightRecorder.hpp and FlightRecorderDetail.hpp in 
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -24,7 +24,9 @@ class _Frame(msgspec.Struct, gc=False):
     line: int = 0
 
 
-class _Entry(msgspec.Struct, gc=False):
+class Entry(msgspec.Struct, gc=False):
+    """One entry as torch writes it; of what it holds, what is compared."""
+
     profiling_name: str
     frames: list[_Frame] = []
     pg_id: int | str = 0
@@ -32,6 +34,7 @@ class _Entry(msgspec.Struct, gc=False):
     collective_seq_id: int | None = None
     seq_id: int | None = None  # of schema 1.x
     p2p_seq_id: int = 0
+    time_created_ns: int | None = None
     state: str = ""
     retired: bool | None = None
     is_p2p: bool = False
@@ -54,9 +57,12 @@ class _Group(msgspec.Struct, gc=False):
     ranks: str | list[int] = ""
 
 
-class _Dump(msgspec.Struct, gc=False):
+class Dump(msgspec.Struct, gc=False):
+    """A whole dump. torch writes no rank into it; those who quote a dump often do."""
+
     version: str
-    entries: list[_Entry] = []
+    rank: int | None = None
+    entries: list[Entry] = []
     pg_config: dict[str, _Group] = {}
     pg_status: dict[str | int, _Status] = {}
 
@@ -64,20 +70,20 @@ class _Dump(msgspec.Struct, gc=False):
 def parse_json(data: bytes) -> FlightRecording:
     """The recording in what `fr_trace_json` answers. Raises BadInput for anything else."""
     if len(data) > MOST_BYTES:
-        raise _refused(f"it has more than {MOST_BYTES} bytes")
+        raise refused(f"it has more than {MOST_BYTES} bytes")
     try:
-        dump = msgspec.json.decode(data, type=_Dump, strict=False)
+        dump = msgspec.json.decode(data, type=Dump, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-        raise _refused(str(problem)) from problem
+        raise refused(str(problem)) from problem
     return _recording(dump)
 
 
 def parse_pickle(data: bytes) -> FlightRecording:
     """The recording in a dump file. Nothing in it is ever executed. Raises BadInput for anything else."""
     try:
-        dump = msgspec.convert(plain_value(data), type=_Dump, strict=False)
+        dump = msgspec.convert(plain_value(data), type=Dump, strict=False)
     except (NotPlain, msgspec.ValidationError) as problem:
-        raise _refused(str(problem)) from problem
+        raise refused(str(problem)) from problem
     return _recording(dump)
 
 
@@ -88,23 +94,31 @@ def group_key(name: str, desc: str) -> str:
     return name if desc in {"", "undefined"} else f"{name}:{desc}"
 
 
-def _recording(dump: _Dump) -> FlightRecording:
-    if not _KNOWN_VERSION.fullmatch(dump.version):
-        raise _refused(f"its version {ascii(dump.version)[:40]} is not known")
-    keys = {str(entry.pg_id): _key(entry) for entry in dump.entries}
+def _recording(dump: Dump) -> FlightRecording:
+    check_version(dump.version)
     return FlightRecording(
         version=dump.version,
-        members=_members(dump.pg_config.values()),
-        # Of a group whose entries have all left the ring, the dump tells the number alone: kept, so that it is known to exist.
-        status={keys.get(str(number), f"pg_id {number}"): _status(status) for number, status in dump.pg_status.items()},
-        entries=tuple(_collectives(dump.entries)),
+        members=members_of(dump),
+        status=status_of(dump, {str(entry.pg_id): key_of(entry) for entry in dump.entries}),
+        entries=tuple(collectives(dump.entries)),
     )
 
 
-def _members(groups: Iterable[_Group]) -> dict[str, tuple[int, ...]]:
+def check_version(version: str) -> None:
+    """Raises BadInput for a schema that is not known."""
+    if not _KNOWN_VERSION.fullmatch(version):
+        raise refused(f"its version {ascii(version)[:40]} is not known")
+
+
+def members_of(dump: Dump) -> dict[str, tuple[int, ...]]:
     """The groups that have a name: gloo registers its ranks before it has one, and the last group overwrites all others."""
-    members = {group_key(group.name, group.desc): _ranks(group.ranks) for group in groups if group.name}
+    members = {group_key(group.name, group.desc): _ranks(group.ranks) for group in dump.pg_config.values() if group.name}
     return {key: ranks for key, ranks in members.items() if ranks}
+
+
+def status_of(dump: Dump, keys: Mapping[str, str]) -> dict[str, GroupStatus]:
+    """How far each group is. Of one whose entries have all left the ring, the dump tells the number alone: kept, so that it is known."""
+    return {keys.get(str(number), f"pg_id {number}"): _status(status) for number, status in dump.pg_status.items()}
 
 
 def _ranks(told: str | list[int]) -> tuple[int, ...]:
@@ -120,29 +134,36 @@ def _status(status: _Status) -> GroupStatus:
     )
 
 
-def _collectives(entries: list[_Entry]) -> Iterable[Collective]:
+def collectives(entries: Iterable[Entry]) -> Iterable[Collective]:
     """The entries with equal parts shared: a thousand ranks' rings repeat a handful of shapes, names and stacks."""
     shared: dict[Any, Any] = {}
     frames: dict[tuple[str, str, int], Frame] = {}
-    once = shared.setdefault
-    for entry in entries:
-        stack = tuple([_frame(frame, frames) for frame in entry.frames])
-        operation = entry.profiling_name.partition(":")[2] or entry.profiling_name
-        group = _key(entry)
-        yield Collective(
-            group=once(group, group),
-            sequence=_sequence(entry),
-            operation=once(operation, operation),
-            is_p2p=entry.is_p2p,
-            state=once(entry.state, entry.state),
-            retired=entry.state == "completed" if entry.retired is None else entry.retired,
-            input_sizes=once(entry.input_sizes, entry.input_sizes),
-            input_dtypes=once(entry.input_dtypes, entry.input_dtypes),
-            output_sizes=once(entry.output_sizes, entry.output_sizes),
-            output_dtypes=once(entry.output_dtypes, entry.output_dtypes),
-            timeout_s=None if entry.timeout_ms is None else entry.timeout_ms / 1000,
-            frames=once(stack, stack),
-        )
+    return (_collective(entry, shared.setdefault, frames) for entry in entries)
+
+
+def collective(entry: Entry) -> Collective:
+    """One entry."""
+    return next(iter(collectives([entry])))
+
+
+def _collective(entry: Entry, once: Callable[[Any, Any], Any], frames: dict[tuple[str, str, int], Frame]) -> Collective:
+    stack = tuple([_frame(frame, frames) for frame in entry.frames])
+    operation = entry.profiling_name.partition(":")[2] or entry.profiling_name
+    group = key_of(entry)
+    return Collective(
+        group=once(group, group),
+        sequence=sequence_of(entry),
+        operation=once(operation, operation),
+        is_p2p=entry.is_p2p,
+        state=once(entry.state, entry.state),
+        retired=entry.state == "completed" if entry.retired is None else entry.retired,
+        input_sizes=once(entry.input_sizes, entry.input_sizes),
+        input_dtypes=once(entry.input_dtypes, entry.input_dtypes),
+        output_sizes=once(entry.output_sizes, entry.output_sizes),
+        output_dtypes=once(entry.output_dtypes, entry.output_dtypes),
+        timeout_s=None if entry.timeout_ms is None else entry.timeout_ms / 1000,
+        frames=once(stack, stack),
+    )
 
 
 def _frame(frame: _Frame, known: dict[tuple[str, str, int], Frame]) -> Frame:
@@ -153,22 +174,25 @@ def _frame(frame: _Frame, known: dict[tuple[str, str, int], Frame]) -> Frame:
     return seen
 
 
-def _key(entry: _Entry) -> str:
+def key_of(entry: Entry) -> str:
+    """The word for the group of an entry."""
     name, desc = (*entry.process_group, "", "")[:2]
     return group_key(name, desc) if name or desc else f"pg_id {entry.pg_id}"
 
 
-def _sequence(entry: _Entry) -> int:
+def sequence_of(entry: Entry) -> int:
+    """The number that counts within the entry's group. Raises BadInput where it has none."""
     if entry.is_p2p:
         return entry.p2p_seq_id
     numbers = (entry.collective_seq_id, entry.seq_id)
     number = next((number for number in numbers if number is not None), None)
     if number is None:
-        raise _refused("an entry in it has no sequence number")
+        raise refused("an entry in it has no sequence number")
     return number
 
 
-def _refused(why: str) -> BadInput:
+def refused(why: str) -> BadInput:
+    """The error for a file that is no dump, with the reason."""
     return BadInput(
         f"this is no flight recorder dump: {why}", help="A dump is what torch writes at a time-out, or answers to fr_trace_json."
     )

@@ -7,21 +7,47 @@ import os
 import resource
 import sys
 
+TYPE_CHECKING = False  # typing is not imported into a user's interpreter for our sake
+if TYPE_CHECKING:
+    from typing import Any
+
+LINES_HANDLER = "rankpatrol_lines"
+
 
 def serve(path: str) -> bool:
     """Start the server, where this torch has one and its threads have room. True where it answers now."""
-    make = getattr(sys.modules.get("torch._C._distributed_c10d"), "_WorkerServer", None)
+    c10d = sys.modules.get("torch._C._distributed_c10d")
+    make = getattr(c10d, "_WorkerServer", None)
     if make is None or not _room_for_threads():
         return False
+    _offer_lines(c10d)
+    # Its destructor waits for its threads: in a forked child, which has none of them, for ever.
     _keep_for_good(make(path))
     return True
 
 
-def _keep_for_good(server: object) -> None:
-    """Its destructor waits for its threads: in a forked child, which has none of them, for ever."""
+def _offer_lines(c10d: Any) -> None:
+    """A handler for the recorder with lines of code, which torch itself offers of NCCL's recorder alone.
+
+    It needs the GIL, and at its first call torch imports its compiler: a second or more of CPU. So it is asked of ranks that wait.
+    """
+    dump, register = getattr(c10d, "_dump_fr_trace", None), getattr(c10d, "_register_handler", None)
+    if dump is None or register is None:
+        return
+
+    def answer(_request: object, response: Any) -> None:
+        response.set_content(dump(includeCollectives=True, includeStackTraces=True, onlyActive=False), "application/octet-stream")
+        response.set_status(200)
+
+    # torch drops it after Python has ended: were that the last reference, the rank would abort at its exit.
+    _keep_for_good(answer)
+    register(LINES_HANDLER, answer)
+
+
+def _keep_for_good(value: object) -> None:
     import ctypes  # ruff: ignore[PLC0415] - torch has imported it
 
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
 def _room_for_threads() -> bool:
