@@ -1,17 +1,13 @@
 """Who has device files open, over all threads' descriptors: from links alone, which never block."""
 
-import ctypes
 import fnmatch
 import os
-import platform
 import re
 from collections.abc import Iterable
 
 from rankpatrol.core.records import Missing
 
-_KCMP = {"x86_64": 312, "aarch64": 272}.get(platform.machine())
-_KCMP_FILES = 2  # kcmp(2)
-_libc = ctypes.CDLL(None, use_errno=True)
+_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class DeviceFiles:
@@ -20,46 +16,53 @@ class DeviceFiles:
     def __init__(self, patterns: Iterable[str]) -> None:
         self._fits = re.compile("|".join(fnmatch.translate(pattern) for pattern in patterns)).match
 
-    def held_by(self, pid: int) -> tuple[str, ...] | Missing:
-        """The device files that this process has open; Missing where the kernel does not let us see.
+    def glance(self, pid: int) -> set[str] | Missing:
+        """The device files of one process, quickly: threads are looked at where the leader shows nothing, since it may have ended.
 
-        A leader that has ended shows no descriptors, its threads do. Threads share one table, but for those that left it (unshare(2)).
+        Missing where the kernel does not let us see.
         """
-        folder = f"/proc/{pid}"
         try:
-            numbers = os.listdir(f"{folder}/fd")  # ruff: ignore[PTH208] - 5,000 processes a scan: names only, no objects
-            found = self._fitting(f"{folder}/fd", numbers)
-            alone = os.stat(f"{folder}/task").st_nlink == 3  # ruff: ignore[PTH116] - the same
-            if alone and numbers:
-                return tuple(sorted(found))
-            for thread in os.listdir(f"{folder}/task"):  # ruff: ignore[PTH208] - the same
-                if int(thread) != pid and not (numbers and _same_table(pid, int(thread))):
-                    found |= self._of_thread(f"{folder}/task/{thread}/fd")
+            found, numbers = self._table(f"/proc/{pid}/fd")
+            return found if numbers else self._of_threads(pid, numbers)
         except PermissionError:
             return Missing("the kernel does not show its descriptors: that takes root, or the same user")
         except OSError:
-            return ()  # it ended meanwhile
-        return tuple(sorted(found))
+            return set()  # it ended meanwhile
 
-    def _of_thread(self, folder: str) -> set[str]:
+    def held_by(self, pid: int) -> tuple[str, ...] | Missing:
+        """The same, thoroughly: also of threads that left the common table (unshare(2))."""
         try:
-            return self._fitting(folder, os.listdir(folder))  # ruff: ignore[PTH208] - the same
+            found, numbers = self._table(f"/proc/{pid}/fd")
+            return tuple(sorted(found | self._of_threads(pid, numbers)))
+        except PermissionError:
+            return Missing("the kernel does not show its descriptors: that takes root, or the same user")
         except OSError:
-            return set()
+            return ()
 
-    def _fitting(self, folder: str, numbers: Iterable[str]) -> set[str]:
-        found = set()
-        for number in numbers:
+    def _of_threads(self, pid: int, leaders: list[str]) -> set[str]:
+        found: set[str] = set()
+        for thread in os.listdir(f"/proc/{pid}/task"):  # ruff: ignore[PTH208] - names only, no objects: this is done 5,000 times
+            folder = f"/proc/{pid}/task/{thread}/fd"
             try:
-                path = os.readlink(f"{folder}/{number}")  # ruff: ignore[PTH115] - the same
+                if int(thread) != pid and os.listdir(folder) != leaders:  # ruff: ignore[PTH208] - the same
+                    found |= self._table(folder)[0]
             except OSError:
-                continue
-            # Sockets and pipes are most of them: "socket:[1234]".
-            if path[0] == "/" and self._fits(path):
-                found.add(path)
+                continue  # this thread ended, the others may live
         return found
 
-
-def _same_table(pid: int, thread: int) -> bool:
-    """True where the kernel says that both use one table of descriptors; False also where it does not say."""
-    return _KCMP is not None and _libc.syscall(_KCMP, pid, thread, _KCMP_FILES, 0, 0) == 0
+    def _table(self, folder: str) -> tuple[set[str], list[str]]:
+        """The fitting paths in one table of descriptors, and all its numbers. Raises OSError."""
+        directory = os.open(folder, _LIST)
+        try:
+            numbers, found = os.listdir(directory), set()  # ruff: ignore[PTH208] - the same
+            for number in numbers:
+                try:
+                    path = os.readlink(number, dir_fd=directory)
+                except OSError:
+                    continue
+                # Sockets and pipes are most of them: "socket:[1234]".
+                if path[0] == "/" and self._fits(path):
+                    found.add(path)
+        finally:
+            os.close(directory)
+        return found, numbers

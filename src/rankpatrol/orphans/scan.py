@@ -4,7 +4,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from rankpatrol.core.records import Missing, ProcessId
 from rankpatrol.orphans.descriptors import DeviceFiles
 from rankpatrol.orphans.homes import home_of, session_uid
 from rankpatrol.orphans.jobs import JobWords
-from rankpatrol.orphans.records import DEVICES, Environment, GpuProcess, GpuSeen, HomeKind, JobWord, ProcessSeen, RecordTie, Scan
+from rankpatrol.orphans.records import DEVICES, Environment, GpuProcess, GpuSeen, Home, HomeKind, JobWord, ProcessSeen, RecordTie, Scan
 from rankpatrol.orphans.services import is_mps_server
 from rankpatrol.system.process import boot_id, stat_fields
 
@@ -28,12 +28,17 @@ Gpus = Callable[[], tuple[GpuSeen, ...] | Missing]
 TieOf = Callable[[ProcessSeen], RecordTie | None]
 
 
+def device_patterns(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The device files that count: those of NVIDIA, AMD and Ascend, unless RANKPATROL_DEVICES names others (patterns, by `:`)."""
+    named = tuple(pattern for pattern in environment.get("RANKPATROL_DEVICES", "").split(":") if pattern)
+    return named or DEVICES
+
+
 class Wide(NamedTuple):
-    """The pass over all processes: those worth a closer look, and what is counted on the way."""
+    """The pass over all processes: who holds a device, and how many would not show it."""
 
     living: frozenset[int]
-    chosen: tuple[int, ...]
-    session_uids: frozenset[int]
+    holders: tuple[int, ...]
     unseen: int
 
 
@@ -57,8 +62,9 @@ class Scanner:
         wide = self._pass_over_all()
         gpus = self._gpus()
         named = {one.pid for gpu in (() if isinstance(gpus, Missing) else gpus) for one in _listed(gpu)} & wide.living
-        chosen = dict.fromkeys((*wide.chosen, *sorted(named)))
-        seen = [self._tied(process) for process in (self.look(pid) for pid in chosen) if isinstance(process, ProcessSeen)]
+        seen = self._look_at(dict.fromkeys((*wide.holders, *sorted(named))))
+        others, session_uids = _of_known_jobs(wide, seen)
+        seen += self._look_at(others)
         return Scan(
             at_unix_s=at_unix_s,
             node=os.uname().nodename,
@@ -69,11 +75,14 @@ class Scanner:
             living=wide.living,
             gpus=gpus,
             jobs=self.words(seen),
-            session_uids=wide.session_uids,
+            session_uids=session_uids,
             mps_uids=frozenset(process.uid for process in seen if is_mps_server(process)),
             unseen=wide.unseen,
             seconds=round(time.monotonic() - began, 3),
         )
+
+    def _look_at(self, pids: Iterable[int]) -> list[ProcessSeen]:
+        return [self._tied(process) for process in map(self.look, pids) if isinstance(process, ProcessSeen)]
 
     def words(self, processes: Iterable[ProcessSeen]) -> dict[str, JobWord]:
         """What the authorities say of every job that these processes name."""
@@ -104,7 +113,7 @@ class Scanner:
     def holders(self, device: str) -> tuple[int, ...]:
         """Every process that has this device file open now."""
         pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # ruff: ignore[PTH208] - 5,000 of them
-        held = ((pid, self._files.held_by(pid)) for pid in pids)
+        held = ((pid, self._files.glance(pid)) for pid in pids)
         return tuple(pid for pid, files in held if not isinstance(files, Missing) and device in files)
 
     def _tied(self, process: ProcessSeen) -> ProcessSeen:
@@ -113,16 +122,34 @@ class Scanner:
 
     def _pass_over_all(self) -> Wide:
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]  # ruff: ignore[PTH208] - 5,000 of them
-        chosen, uids, unseen = [], set(), 0
+        holders, unseen = [], 0
         for pid in pids:
-            held = self._files.held_by(pid)
-            unseen += isinstance(held, Missing)
-            cgroup = _quick(f"/proc/{pid}/cgroup")
-            if (uid := session_uid(cgroup)) is not None:
-                uids.add(uid)
-            if (held and not isinstance(held, Missing)) or "/job_" in cgroup:
-                chosen.append(pid)
-        return Wide(frozenset(pids), tuple(chosen), frozenset(uids), unseen)
+            held = self._files.glance(pid)
+            if isinstance(held, Missing):
+                unseen += 1
+            elif held:
+                holders.append(pid)
+        return Wide(frozenset(pids), tuple(holders), unseen)
+
+
+def _of_known_jobs(wide: Wide, seen: Iterable[ProcessSeen]) -> tuple[tuple[int, ...], frozenset[int]]:
+    """The other processes in the cgroups of jobs that hold devices, and the users with a login session.
+
+    Costs a file of every process, so it is done only where a job is named.
+    """
+    jobs = set(_jobs_of(seen))
+    if not jobs:
+        return (), frozenset()
+    known = {process.id.pid for process in seen}
+    others, uids = [], set()
+    for pid in wide.living - known:
+        cgroup = _quick(f"/proc/{pid}/cgroup")
+        if (uid := session_uid(cgroup)) is not None:
+            uids.add(uid)
+        home = home_of(cgroup) if "/job_" in cgroup else None
+        if isinstance(home, Home) and home.kind is HomeKind.JOB and home.id in jobs:
+            others.append(pid)
+    return tuple(sorted(others)), frozenset(uids)
 
 
 def _see(folder: ProcessDirectory) -> ProcessSeen | Missing:
