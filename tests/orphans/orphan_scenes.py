@@ -21,7 +21,7 @@ from rankpatrol.orphans.records import (
 NOW = 1_795_000_000.0
 DEVICE = "/dev/nvidia0"
 JOB = Home(HomeKind.JOB, "77")
-IDLE_FLOOR = Policy().idle_floor_bytes
+POLICY = Policy()
 
 
 def process(pid: int = 4711, **other) -> ProcessSeen:
@@ -84,8 +84,9 @@ def scan(*processes: ProcessSeen, jobs=(), **other) -> Scan:
     return Scan(processes=processes, jobs={one.job: one for one in jobs}, **{**fields, **other})
 
 
-def after(one: Scan, scans: int = 2, policy: Policy = Policy(), history: History = History()) -> tuple[Judged, ...]:
+def after(one: Scan, scans: int = 2, policy: Policy = POLICY) -> tuple[Judged, ...]:
     """What is said of a scan once it was seen several times in a row."""
+    history = History()
     for _ in range(scans):
         history = remember(history, one, idle_floor_bytes=policy.idle_floor_bytes)
     return judge(one, history, policy)

@@ -10,6 +10,7 @@ import msgspec
 from rankpatrol.collect.procfs import opened
 from rankpatrol.collect.stacks import take_stack
 from rankpatrol.core.records import Missing, ProcessId, Record
+from rankpatrol.core.snapshot import Stack
 from rankpatrol.orphans.explain import Mounts, explain
 from rankpatrol.orphans.history import History, remember
 from rankpatrol.orphans.kernel_state import read_mounts
@@ -38,9 +39,15 @@ class OrphanPatrol:
     """Scans, remembers, and judges. The first scan never proves anything."""
 
     def __init__(
-        self, scanner: Scanner, policy: Policy, *, evidence: Path, gpus: Callable[[float], Gpus] = lambda _: Missing("NVML was not asked")
+        self,
+        scanner: Scanner,
+        policy: Policy,
+        *,
+        evidence: Path,
+        gpus: Callable[[float], Gpus] = lambda _: Missing("NVML was not asked"),
+        stack: Callable[[ProcessId], Stack | Missing] = lambda process: take_stack(process, deadline_s=2.0),
     ) -> None:
-        self._scanner, self.policy, self._evidence, self._gpus = scanner, policy, evidence, gpus
+        self._scanner, self.policy, self._evidence, self._gpus, self._stack = scanner, policy, evidence, gpus, stack
         self._history = History()
         self.last: Scan | None = None
 
@@ -85,14 +92,14 @@ class OrphanPatrol:
         process = judged.process
         assert process is not None, "only processes carry a proof"  # ruff: ignore[S101] - a programming error
         self._evidence.mkdir(parents=True, exist_ok=True, mode=0o700)
-        kept = _evidence_of(judged, process.id, self.last)
+        kept = _evidence_of(judged, process.id, self._stack(process.id), self.last)
         name = f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{process.id.pid}-{process.id.start_ticks}.json"
         path = self._evidence / name
         write_atomic(path, msgspec.json.format(msgspec.json.encode(kept)), durable=True)
         return path
 
 
-def _evidence_of(judged: Judged, process: ProcessId, scan: Scan | None) -> Evidence:
+def _evidence_of(judged: Judged, process: ProcessId, stack: Stack | Missing, scan: Scan | None) -> Evidence:
     with opened(process.pid) as folder:
         if isinstance(folder, Missing):
             stacks: dict[str, str] = {}
@@ -109,7 +116,7 @@ def _evidence_of(judged: Judged, process: ProcessId, scan: Scan | None) -> Evide
         node=os.uname().nodename,
         judged=judged,
         kernel_stacks=stacks,
-        python_stack=take_stack(process, deadline_s=2.0),
+        python_stack=stack,
         open_files=files,
         memory=memory,
         gpus=None if scan is None else scan.gpus,
