@@ -69,6 +69,7 @@ CASES = [
     ("the same inside a live job", 5, Verdict.ORPHAN, scan(process(tie=RUN), jobs=[LIVE, SHIM_WORD]), "its shim's record says"),
     ("the same while its rank lives", 4, Verdict.OWN, scan(process(tie=RUN), jobs=[word(RUN.key, JobState.LIVE), word()]), "runs"),
     ("its environment names a live job", 1, Verdict.UNKNOWN, scan(process(environment=Environment(job="9")), jobs=[word()]), "job 9"),
+    ("its environment is hidden", 1, Verdict.UNKNOWN, scan(process(environment=Missing("EACCES")), jobs=[word()]), "environment cannot"),
     ("another user in its cgroup", 1, Verdict.UNKNOWN, scan(process(uid=1002), jobs=[word()]), "not its user's"),
     ("a job id that was used again", 1, Verdict.UNKNOWN, scan(process(started_unix_s=NOW - 9000), jobs=[word()]), "used again"),
 ]

@@ -195,6 +195,12 @@ ROWS: tuple[Row, ...] = (
     Row(
         1,
         Verdict.UNKNOWN,
+        lambda case: _ended(case) is not None and isinstance(case.process.environment, Missing),
+        "its environment cannot be read: it may name another job, which lives",
+    ),
+    Row(
+        1,
+        Verdict.UNKNOWN,
         lambda case: _ended(case) is not None and _gone_elsewhere(case),
         lambda case: f"its cgroup names job {case.home_id}, its environment job {case.environment.job}, which may live",
     ),

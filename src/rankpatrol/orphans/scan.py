@@ -159,7 +159,9 @@ def _see(folder: ProcessDirectory) -> ProcessSeen | Missing:
         return next(part for part in (stat, status, threads) if isinstance(part, Missing))
     text = stat.decode(errors="replace")
     fields = stat_fields(text)
-    cgroup = folder.read("cgroup", 65536)
+    # A leader that has ended has no memory and, under the old cgroups, no home: a living thread speaks for the process.
+    speaker = next((f"task/{tid}/" for tid, thread in threads.items() if thread.state not in "ZX"), "") if fields[0] in "ZX" else ""
+    cgroup = folder.read(f"{speaker}cgroup", 65536)
     blocked = sum(thread.state == "D" for thread in threads.values())
     held_memory = blocked > 0 or fields[0] == "D"
     return ProcessSeen(
@@ -174,10 +176,12 @@ def _see(folder: ProcessDirectory) -> ProcessSeen | Missing:
         kill_pending=_kill_pending(status),
         kernel_thread=bool(int(fields[6]) & _PF_KTHREAD),
         started_unix_s=_unix_s(int(fields[19])),
-        exe=folder.link("exe"),
+        exe=folder.link(f"{speaker}exe"),
         wait_channel=_wait_channel(folder, threads),
         home=cgroup if isinstance(cgroup, Missing) else home_of(cgroup.decode(errors="replace")),
-        environment=Missing("not read in D state: the reader could hang as well") if held_memory else _environment(folder),
+        environment=Missing("not read in D state: the reader could hang as well")
+        if held_memory
+        else _environment(folder, f"{speaker}environ"),
         devices=(),
     )
 
@@ -194,8 +198,8 @@ def _kill_pending(status: bytes) -> bool:
     return any(int(mask, 16) & _KILL_BIT for mask in masks)
 
 
-def _environment(folder: ProcessDirectory) -> Environment | Missing:
-    text = folder.read("environ", 1 << 17)
+def _environment(folder: ProcessDirectory, name: str) -> Environment | Missing:
+    text = folder.read(name, 1 << 17)
     if isinstance(text, Missing):
         return text
     words = dict(word.split("=", 1) for word in text.decode(errors="replace").split("\0") if "=" in word)
