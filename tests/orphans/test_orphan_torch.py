@@ -1,6 +1,5 @@
 """A real training: rank 3 of 4 dies with its launcher, its stuck loader processes live on, hold its sockets, and its peers wait."""
 
-import ast
 import contextlib
 import json
 import os
@@ -46,7 +45,14 @@ def cgroup() -> Iterator[Path]:
 
 
 def said(log: Path) -> list[dict]:
-    return [ast.literal_eval(line) for line in log.read_text().splitlines() if line.startswith("{'rank'")]
+    """The ranks' own lines; whatever else is written may cut into one."""
+    return list(parsed(log.read_text()))
+
+
+def parsed(text: str) -> Iterator[dict]:
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            yield from [told] if isinstance(told := json.loads(line), dict) else []
 
 
 def node(folder: Path, port: int, number: int, ranks: int) -> list[str]:
@@ -73,7 +79,7 @@ def peers(folder: Path, port: int) -> Iterator["subprocess.Popen[bytes]"]:
 def next_attempt(folder: Path) -> tuple[int, set[str]]:
     command = [*TORCHRUN, "--standalone", "--nproc-per-node", "4", str(HERE / "torch_training.py")]
     done = subprocess.run([*command, folder / "nvidia0", "none", "5"], capture_output=True, text=True, env=QUIET, timeout=120, check=False)
-    return done.returncode, {ast.literal_eval(line)["what"] for line in done.stdout.splitlines() if line.startswith("{'rank'")}
+    return done.returncode, {line["what"] for line in parsed(done.stdout)}
 
 
 def test_peers_of_a_dead_rank_are_free_within_two_seconds_and_the_next_attempt_starts_clean(tmp_path: Path, cgroup: Path) -> None:
@@ -100,11 +106,10 @@ def test_peers_of_a_dead_rank_are_free_within_two_seconds_and_the_next_attempt_s
         told = json.loads(second.stdout.readline())
         first_node.wait(60)
     free = [line for line in said(tmp_path / "node0.log") if line["what"] == "released"]
-    assert told["while_live"] == ["job's own"] * 3
+    assert set(told["while_live"]) == {"job's own"}
     assert told["planned"] == told["released"] == sorted(told["loaders"]), told
     assert {line["rank"] for line in free} == {0, 1, 2}
     assert max(line["at"] for line in free) - told["ended"] < 2.0
     assert next_attempt(tmp_path) == (0, {"step", "finished"})
-    print(
-        f"released in {told['ended'] - told['began']:.2f} s; peers free {max(line['at'] for line in free) - told['began']:.2f} s after its start"
-    )
+    waited_s = max(line["at"] for line in free) - told["began"]
+    print(f"released in {told['ended'] - told['began']:.2f} s; all peers free {waited_s:.2f} s after its start")

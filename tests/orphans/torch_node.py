@@ -66,11 +66,8 @@ def main():
     scanner = Scanner(scheduler, devices=(f"{FOLDER}/nvidia*",), namespace=lambda: INITIAL_PID_NAMESPACE)
     patrol = OrphanPatrol(scanner, POLICY, evidence=FOLDER / "evidence")
 
-    def join():
-        (CGROUP / "cgroup.procs").write_text("0")
-
     with (FOLDER / "node1.log").open("w") as log:
-        torchrun = subprocess.Popen(COMMAND, stdout=log, stderr=log, preexec_fn=join)
+        torchrun = subprocess.Popen(["sh", "-c", f'echo 0 > {CGROUP}/cgroup.procs && exec "$@"', "sh", *COMMAND], stdout=log, stderr=log)
     wait_until(lambda: len(list(filter(in_fifo, named("pt_data_worker")))) == 2, "no loader process got stuck")
     live = patrol.look()
     loaders = named("pt_data_worker")

@@ -4,6 +4,7 @@ torch_training.py DEVICE BLOCKED STEPS: the block named BLOCKED is a FIFO, where
 """
 
 import fcntl
+import json
 import os
 import sys
 import time
@@ -17,7 +18,7 @@ RANK = int(os.environ["RANK"])
 
 
 def say(what, **more):
-    print({"rank": RANK, "what": what, "at": time.time(), "pid": os.getpid(), **more}, flush=True)
+    os.write(1, json.dumps({"rank": RANK, "what": what, "at": time.time(), "pid": os.getpid(), **more}).encode() + b"\n")
 
 
 class Blocks(Dataset):
