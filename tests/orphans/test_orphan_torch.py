@@ -111,5 +111,6 @@ def test_peers_of_a_dead_rank_are_free_within_two_seconds_and_the_next_attempt_s
     assert {line["rank"] for line in free} == {0, 1, 2}
     assert max(line["at"] for line in free) - told["ended"] < 2.0
     assert next_attempt(tmp_path) == (0, {"step", "finished"})
+    assert all(told["stacks"]), "the evidence does not say where the loader processes stood"
     waited_s = max(line["at"] for line in free) - told["began"]
     print(f"released in {told['ended'] - told['began']:.2f} s; all peers free {waited_s:.2f} s after its start")

@@ -28,6 +28,11 @@ Gpus = Callable[[], tuple[GpuSeen, ...] | Missing]
 TieOf = Callable[[ProcessSeen], RecordTie | None]
 
 
+def read_namespace() -> str:
+    """The pid namespace that we are in, such as `pid:[4026531836]` (namespaces(7))."""
+    return os.readlink("/proc/self/ns/pid")  # ruff: ignore[PTH115] - a magic link
+
+
 def device_patterns(environment: Mapping[str, str]) -> tuple[str, ...]:
     """The device files that count: those of NVIDIA, AMD and Ascend, unless RANKPATROL_DEVICES names others (patterns, by `:`)."""
     named = tuple(pattern for pattern in environment.get("RANKPATROL_DEVICES", "").split(":") if pattern)
@@ -51,9 +56,9 @@ class Scanner:
         *,
         devices: Iterable[str] = DEVICES,
         gpus: Gpus = lambda: Missing("NVML was not asked"),
-        namespace: Callable[[], str] = lambda: os.readlink("/proc/self/ns/pid"),  # ruff: ignore[PTH115] - a magic link
+        namespace: Callable[[], str] | None = None,
     ) -> None:
-        self._jobs, self._gpus, self._namespace = jobs, gpus, namespace
+        self._jobs, self._gpus, self._namespace = jobs, gpus, namespace or read_namespace
         self._files = DeviceFiles(devices)
 
     def scan(self) -> Scan:
