@@ -17,6 +17,7 @@ _KINDS = {
     Expectation.LOOPS: "loop",
     Expectation.SILENT: "silence",
     Expectation.ENDS_WELL: "healthy",
+    Expectation.RELEASES: "orphans",
     Expectation.FAILS: "fails",
     Expectation.STOPS: "stopped",
 }

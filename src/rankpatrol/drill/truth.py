@@ -11,7 +11,8 @@ from rankpatrol.system.files import write_atomic
 class Truth(Record, frozen=True, kw_only=True):
     """Which rank was struck before which step. `at_unix_s` is None where the onset shows in the training's steps only.
 
-    `pids` are the processes that stand still: the rank's own, or its loader processes. `until_unix_s` is when a silence was over.
+    `pids` are the processes that stand still: the rank's own, or its loader processes. `until_unix_s` is when a silence was over, or
+    when the last process of the job was gone. `harmed` names strangers' processes that did not survive.
     """
 
     rank: int | None = None
@@ -19,6 +20,7 @@ class Truth(Record, frozen=True, kw_only=True):
     at_unix_s: float | None = None
     until_unix_s: float | None = None
     pids: tuple[int, ...] = ()
+    harmed: tuple[str, ...] = ()
 
 
 def read_truth(path: Path) -> Truth | Missing:

@@ -22,6 +22,7 @@ _PLACES = {
     "F22-verdict": "f22:KilledAtVerdict",
     "F22-sealed": "f22:KilledAtSeal",
     "F22-action": "f22:KilledAtAction",
+    "F23": "f23:OrphansBesideAStranger",
     "F25": "f25:FailsEachTime",
     "N1": "n1:SlowFirstStep",
     "N3": "n3:SlowCheckpoint",

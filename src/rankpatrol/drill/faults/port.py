@@ -15,6 +15,7 @@ class Expectation(StrEnum):
     LOOPS = "the third failure of one kind in a row stops the job, and says so"
     SILENT = "a long silence is no hang: nothing is done, alerts close by themselves, and the training finishes"
     ENDS_WELL = "nothing is called a hang, nothing is done, and the training finishes"
+    RELEASES = "what a dead rank left behind is proved and released, a stranger hears nothing, and the training finishes"
     FAILS = "the training fails by itself, and is not called a hang"
     STOPS = "the user's Ctrl-C ends all, and is not called a hang"
 
