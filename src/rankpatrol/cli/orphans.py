@@ -20,6 +20,7 @@ from rankpatrol.core.errors import ExitCode, UsageProblem
 from rankpatrol.core.records import Missing
 from rankpatrol.orphans.jobs import AllJobs, EpilogJobs, JobWords, RunJobs, SlurmJobs
 from rankpatrol.orphans.nvml import GpuWitness
+from rankpatrol.orphans.nvml_words import trusted
 from rankpatrol.orphans.patrol import OrphanPatrol
 from rankpatrol.orphans.plan import ReapPlan, plan
 from rankpatrol.orphans.reap import ReapRules, Released, reap, stopped_by
@@ -169,7 +170,7 @@ def _table(scan: Scan, judged: Sequence[Judged], *, names: bool) -> Table:
         process = one.process
         cells = (
             _gpus_of(one, scan),
-            "" if one.used_bytes is None else f"{one.used_bytes / (1 << 20):.0f} MiB",
+            _memory_of(one, scan),
             "" if process is None else str(process.id.pid),
             "-" if process is None else process.name,
             "" if process is None else _user(process.uid, names=names),
@@ -187,6 +188,26 @@ def _gpus_of(one: Judged, scan: Scan) -> str:
     known = {gpu.device: str(gpu.index) for gpu in (() if isinstance(scan.gpus, Missing) else scan.gpus)}
     own = [path for path in one.process.devices if re.search(r"\d$", path)] or list(one.process.devices)
     return ",".join(dict.fromkeys(known.get(path) or re.sub(r"^.*nvidia(\d+)$|^.*/", r"\1", path) for path in own))
+
+
+def _memory_of(one: Judged, scan: Scan) -> str:
+    """What NVML names for it; for a holder that NVML does not name, at most what the named ones leave over."""
+    if one.used_bytes is not None:
+        return f"{one.used_bytes / (1 << 20):.0f} MiB"
+    if one.process is None or isinstance(one.process.devices, Missing) or one.verdict is Verdict.SERVICE:
+        return ""
+    rest = [
+        rest for gpu in (() if isinstance(scan.gpus, Missing) else scan.gpus) if (rest := _unnamed_bytes(gpu, one.process.devices, scan))
+    ]
+    return f"<= {sum(rest) / (1 << 20):.0f} MiB" if rest else ""
+
+
+def _unnamed_bytes(gpu: GpuSeen, held: Sequence[str], scan: Scan) -> int:
+    """Memory of this GPU that no process is named for, where it is held and the list can be believed."""
+    named = trusted(gpu, scan)
+    if gpu.device not in held or isinstance(named, Missing) or isinstance(gpu.used_bytes, Missing):
+        return 0
+    return max(0, gpu.used_bytes - sum(process.used_bytes or 0 for process in named if process.pid in scan.living))
 
 
 def _user(uid: int, *, names: bool) -> str:

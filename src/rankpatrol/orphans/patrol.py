@@ -61,7 +61,9 @@ class OrphanPatrol:
         for one in judge(scan, self._history, self.policy):
             if 16 in one.rows:
                 mounts = read_mounts() if mounts is None else mounts
-                judged.append(msgspec.structs.replace(one, advice=explain(one, mounts)))
+                told = explain(one, mounts)
+                advice = told if one.verdict is Verdict.STUCK else f"Scan again, over minutes. If it lasts: {told[0].lower()}{told[1:]}"
+                judged.append(msgspec.structs.replace(one, advice=advice))
             else:
                 judged.append(one)
         return tuple(judged)
