@@ -241,3 +241,19 @@ def test_of_two_ranks_that_wore_the_number_the_last_before_the_process_counts() 
 
 def test_records_that_are_not_there_tie_nothing(tmp_path: Path) -> None:
     assert RunJobs().tie_of(made_process(uid=os.geteuid(), environment=Environment(run_dir=str(tmp_path / "gone"), rank=0))) is None
+
+
+def test_records_that_never_answer_are_left_behind_and_not_asked_again(run_dir: RunDir) -> None:
+    (run_dir.path / "job.json").unlink()
+    os.mkfifo(run_dir.path / "job.json")
+    jobs, began = RunJobs(), time.monotonic()
+    assert [jobs.tie_of(loader(run_dir)) for _ in range(20)] == [None] * 20
+    assert time.monotonic() - began < 5
+
+
+def test_one_answer_serves_a_second(slurm: Path) -> None:
+    answers(slurm, "squeue", "8123|RUNNING|1001|1795000000|Unknown\n")
+    asked = SlurmJobs()
+    asked.words(frozenset({"8123"}))
+    answers(slurm, "squeue", "8123|COMPLETED|1001|1795000000|1795003600\n")
+    assert asked.words(frozenset({"8123"}))["8123"].state is JobState.LIVE

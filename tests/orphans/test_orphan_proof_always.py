@@ -94,7 +94,7 @@ def may_be_ended(one, seen: Scan, looks: int) -> bool:
     )
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(scans, st.integers(1, 4))
 def test_nobody_unproven_carries_a_proof(seen: Scan, looks: int) -> None:
     judged = after(seen, scans=looks)
@@ -108,7 +108,7 @@ def test_nobody_unproven_carries_a_proof(seen: Scan, looks: int) -> None:
     assert {orphan.process for orphan in plan(judged, Policy()).orphans} <= {one.process.id for one in judged if one.proof and one.process}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(scans, st.sampled_from(["home", "devices", "environment"]))
 def test_seeing_less_never_makes_an_orphan(seen: Scan, hidden: str) -> None:
     proven = {one.process.id for one in after(seen) if one.proof and one.process}

@@ -64,6 +64,7 @@ STATES = {
     "DEADLINE": _ENDED,
     "OUT_OF_MEMORY": _ENDED,
 }
+_FRESH_S = 1.0
 _JOB_ID = re.compile(r"\d+")
 
 
@@ -72,10 +73,15 @@ class SlurmJobs:
 
     def __init__(self, *, deadline_s: float = 5.0) -> None:
         self._deadline_s = deadline_s
+        self._heard: dict[str, tuple[float, JobWord]] = {}
 
     def words(self, jobs: frozenset[str]) -> Mapping[str, JobWord]:
+        """One question a job and second: several orphans of one job are looked at together."""
         ours = sorted(job for job in jobs if _JOB_ID.fullmatch(job))
-        return {job: self._word(job) for job in ours}
+        for job in ours:
+            if time.monotonic() - self._heard.get(job, (-_FRESH_S, None))[0] >= _FRESH_S:
+                self._heard[job] = (time.monotonic(), self._word(job))
+        return {job: self._heard[job][1] for job in ours}
 
     def tie_of(self, process: ProcessSeen) -> RecordTie | None:  # ruff: ignore[ARG002] - the port's words
         """Slurm ties by cgroup alone."""

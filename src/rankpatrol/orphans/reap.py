@@ -3,7 +3,7 @@
 import select
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -103,7 +103,8 @@ def reap(plan: ReapPlan, eyes: Eyes, rules: ReapRules) -> tuple[Released, ...]:
             ready = list(pool.map(release.prepare, pinned_ones))
         held = [one for one in ready if isinstance(one, _Held)]
         release.signal_all(held)
-        return tuple(release.outcome(one) if isinstance(one, _Held) else one for one in ready)
+        memory = release.left_in_use(frozenset(device for one in held for device in one.orphan.devices))
+        return tuple(release.outcome(one, memory) if isinstance(one, _Held) else one for one in ready)
 
 
 def _pin(orphan: ProvenOrphan, pins: ExitStack) -> "_Pinned | Released":
@@ -177,12 +178,11 @@ class _Release:
         self._sent.setdefault(one.orphan.process, []).append(number.name)
         return True
 
-    def outcome(self, one: "_Held") -> Released:
+    def outcome(self, one: "_Held", memory: Mapping[str, int]) -> Released:
         """Success is not that a signal was sent: the descriptors are closed, and the memory is back."""
-        memory = {device: self._left_in_use(device) for device in one.orphan.devices}
-        reasons = list(self._trouble(one, memory))
-        measured = any(used is not None for used in memory.values())
-        good = "its device files are closed" + (", its GPU memory is back" if measured else "; its memory could not be measured")
+        left = {device: memory[device] for device in one.orphan.devices if device in memory}
+        reasons = list(self._trouble(one, left))
+        good = "its device files are closed" + (", its GPU memory is back" if left else "; its memory could not be measured")
         return Released(
             process=one.orphan.process,
             job=one.orphan.job,
@@ -194,24 +194,23 @@ class _Release:
             evidence=one.evidence,
         )
 
-    def _trouble(self, one: "_Held", memory: dict[str, int | None]) -> Iterator[str]:
+    def _trouble(self, one: "_Held", left: Mapping[str, int]) -> Iterator[str]:
         still = () if _has_ended(one.pidfd) else self._eyes.holds(one.orphan.process)
         if still:
             why = self._refused.get(one.orphan.process) or "no signal ended it"
             yield f"it still holds {', '.join(still)}: {why}"
-        for device, used in memory.items():
-            if used is not None and used > self._rules.idle_floor_bytes:
+        for device, used in left.items():
+            if used > self._rules.idle_floor_bytes:
                 yield f"{used / (1 << 30):.1f} GiB of {device} are in use, and nobody holds it: drain the node, then reset the GPU"
 
-    def _left_in_use(self, device: str) -> int | None:
-        """Memory of this GPU once nobody holds it; None where others do, or where NVML does not say."""
+    def left_in_use(self, devices: frozenset[str]) -> dict[str, int]:
+        """Memory of each of these GPUs that nobody holds any more; those that others hold, or that NVML does not tell, are left out."""
         until = time.monotonic() + self._rules.memory_s
         while True:
-            gpus = self._eyes.gpus(_NVML_S)
-            used = next((gpu.used_bytes for gpu in (() if isinstance(gpus, Missing) else gpus) if gpu.device == device), None)
-            if used is None or isinstance(used, Missing) or self._eyes.holders(device):
-                return None
-            if used <= self._rules.idle_floor_bytes or time.monotonic() > until:
+            gpus = self._eyes.gpus(min(_NVML_S, self._rules.memory_s))
+            told = {gpu.device: gpu.used_bytes for gpu in (() if isinstance(gpus, Missing) else gpus) if gpu.device in devices}
+            used = {device: left for device, left in told.items() if isinstance(left, int) and not self._eyes.holders(device)}
+            if all(left <= self._rules.idle_floor_bytes for left in used.values()) or time.monotonic() > until:
                 return used
             time.sleep(_POLL_S)
 

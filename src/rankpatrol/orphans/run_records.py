@@ -1,15 +1,19 @@
 """What the run directories of `rankpatrol run` say of a process: which rank it belonged to, and whether that rank is over."""
 
 import os
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from rankpatrol.core.records import Missing, ProcessId
 from rankpatrol.launch.rundir import JobSpec, LauncherExit, RankPlace, RunDir, launcher_of
-from rankpatrol.orphans.records import JobState, JobWord, ProcessSeen, RecordTie
+from rankpatrol.orphans.records import Environment, JobState, JobWord, ProcessSeen, RecordTie
 from rankpatrol.system.process import boot_id, identify
 
 _BY = "its shim's record"
+_ANSWERS_WITHIN_S = 1.0  # a local disk answers in milliseconds
+T = TypeVar("T")
 
 
 def place_of(session_id: int, start_ticks: int, rank: int | None, places: Sequence[RankPlace]) -> RankPlace | None:
@@ -27,11 +31,20 @@ class RunRecords:
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[RunDir, RankPlace]] = {}
+        self._slow: set[str] = set()
 
     def tie_of(self, process: ProcessSeen) -> RecordTie | None:
-        """The rank that this process belonged to. The session is kept by the kernel; the environment only says where to look."""
+        """The rank that this process belonged to. The session is kept by the kernel; the environment only says where to look.
+
+        It says so in its user's words: a folder that does not answer (a FIFO in it, a dead mount) is left behind, and not asked again.
+        """
         environment = process.environment
-        if isinstance(environment, Missing) or environment.run_dir is None or not _belongs_to(environment.run_dir, process.uid):
+        if isinstance(environment, Missing) or environment.run_dir is None or environment.run_dir in self._slow:
+            return None
+        return self._in_time(environment.run_dir, lambda: self._tie_of(process, environment))
+
+    def _tie_of(self, process: ProcessSeen, environment: Environment) -> RecordTie | None:
+        if environment.run_dir is None or not _belongs_to(environment.run_dir, process.uid):
             return None
         run_dir = RunDir(Path(environment.run_dir))
         spec = run_dir.read("job.json", JobSpec)
@@ -44,7 +57,23 @@ class RunRecords:
 
     def words(self, jobs: frozenset[str]) -> Mapping[str, JobWord]:
         """What is known now of those ranks that a tie was found to."""
-        return {key: _word(key, *self._found[key]) for key in jobs if key in self._found}
+        said = {key: self._word(key) for key in jobs if key in self._found}
+        return {key: word for key, word in said.items() if word is not None}
+
+    def _word(self, key: str) -> JobWord | None:
+        run_dir, place = self._found[key]
+        return self._in_time(str(run_dir.path), lambda: _word(key, run_dir, place))
+
+    def _in_time(self, folder: str, read: Callable[[], T | None]) -> T | None:
+        """What was read, or None where that takes too long."""
+        answer: list[T | None] = []
+        reader = threading.Thread(target=lambda: answer.append(read()), name="run-records", daemon=True)
+        reader.start()
+        reader.join(_ANSWERS_WITHIN_S)
+        if not answer:
+            self._slow.add(folder)
+            return None
+        return answer[0]
 
 
 def _belongs_to(folder: str, uid: int) -> bool:

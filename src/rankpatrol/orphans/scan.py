@@ -134,7 +134,8 @@ class Scanner:
                 unseen += 1
             elif held:
                 holders.append(pid)
-        return Wide(frozenset(pids), tuple(holders), unseen)
+        # A /proc that hides others' processes (hidepid=, proc(5)) hides init as well.
+        return Wide(frozenset(pids), tuple(holders), unseen + (1 not in pids))
 
 
 def _of_known_jobs(wide: Wide, seen: Iterable[ProcessSeen]) -> tuple[tuple[int, ...], frozenset[int]]:
