@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,15 @@ def cgroup2() -> Path | None:
     lines = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
     mount = next((Path(words[1]) for words in lines if words[2] == "cgroup2"), None)
     return mount if mount is not None and os.geteuid() == 0 and os.access(mount, os.W_OK) else None
+
+
+def remove_cgroup(top: Path) -> None:
+    """All that is left of a test's cgroups, once their processes are gone."""
+    until = time.monotonic() + 10
+    for folder in (*sorted(top.glob("**/"), key=lambda each: -len(each.parts)), top):
+        while folder.exists() and time.monotonic() < until:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 needs_namespace = pytest.mark.skipif(cgroup2() is None, reason="takes root, to make cgroups and a pid namespace")

@@ -22,7 +22,7 @@ from rankpatrol.orphans.scan import Scanner
 ENDED, FRESH, SILENT, LIVE_A, LIVE_B = "77", "78", "79", "80", "81"
 USER, OTHER = 1001, 1002
 CONTAINER = "ab" * 32
-RULES = ReapRules(term_s=0.3, kill_s=5.0, memory_s=0.2, kill_switches=())
+RULES = ReapRules(term_s=0.1, kill_s=5.0, memory_s=0.2, kill_switches=())
 
 
 class Scheduler:

@@ -1,6 +1,5 @@
 """`rankpatrol orphans` as people and Slurm call it."""
 
-import contextlib
 import json
 import os
 import subprocess
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from orphan_subjects import Victims, cgroup2, needs_namespace
+from orphan_subjects import Victims, cgroup2, needs_namespace, remove_cgroup
 
 from rankpatrol.cli.main import call
 from rankpatrol.cli.orphans import orphans
@@ -51,11 +50,7 @@ def play(victim: Path, tmp_path: Path) -> Iterator[Play]:
         return json.loads(done.stdout)
 
     yield play
-    until = time.monotonic() + 10
-    for folder in (*sorted(top.glob("**/"), key=lambda each: -len(each.parts)), top):
-        while folder.exists() and time.monotonic() < until:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+    remove_cgroup(top)
 
 
 @needs_namespace

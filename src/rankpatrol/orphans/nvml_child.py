@@ -1,6 +1,8 @@
 """`python -m rankpatrol.orphans.nvml_child`: what NVML says now, as one JSON list. A process of its own: a call may never return."""
 
+import ctypes
 import importlib
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +12,13 @@ import msgspec
 from rankpatrol.core.records import Missing
 from rankpatrol.orphans.records import GpuProcess, GpuSeen
 
+_PR_SET_PDEATHSIG = 1
+
 
 def main() -> int:
     """Print the GPUs, or on stderr why they cannot be told."""
+    # Whoever asked may end before NVML answers. A call that hangs in the driver is beyond this signal too.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError:
