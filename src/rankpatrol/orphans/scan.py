@@ -4,7 +4,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +15,19 @@ from rankpatrol.core.records import Missing, ProcessId
 from rankpatrol.orphans.descriptors import DeviceFiles
 from rankpatrol.orphans.homes import home_of, session_uid
 from rankpatrol.orphans.jobs import JobWords
-from rankpatrol.orphans.records import DEVICES, Environment, GpuProcess, GpuSeen, Home, HomeKind, JobWord, ProcessSeen, RecordTie, Scan
+from rankpatrol.orphans.records import (
+    DEVICES,
+    Environment,
+    GpuProcess,
+    GpuSeen,
+    Home,
+    HomeKind,
+    JobState,
+    JobWord,
+    ProcessSeen,
+    RecordTie,
+    Scan,
+)
 from rankpatrol.orphans.services import is_mps_server
 from rankpatrol.system.process import boot_id, stat_fields
 
@@ -68,8 +80,10 @@ class Scanner:
         gpus = self._gpus()
         named = {one.pid for gpu in (() if isinstance(gpus, Missing) else gpus) for one in _listed(gpu)} & wide.living
         seen = self._look_at(dict.fromkeys((*wide.holders, *sorted(named))))
-        others, session_uids = _of_known_jobs(wide, seen)
-        seen += self._look_at(others)
+        words = self.words(seen)
+        ended = {word.job for word in words.values() if word.state is JobState.ENDED}
+        others, session_uids = _around(wide, seen, ended) if ended else ((), frozenset())
+        seen += (more := self._look_at(others))
         return Scan(
             at_unix_s=at_unix_s,
             node=os.uname().nodename,
@@ -79,7 +93,7 @@ class Scanner:
             processes=tuple(seen),
             living=wide.living,
             gpus=gpus,
-            jobs=self.words(seen),
+            jobs={**words, **(self.words(more) if more else {})},
             session_uids=session_uids,
             mps_uids=frozenset(process.uid for process in seen if is_mps_server(process)),
             unseen=wide.unseen,
@@ -138,22 +152,19 @@ class Scanner:
         return Wide(frozenset(pids), tuple(holders), unseen + (1 not in pids))
 
 
-def _of_known_jobs(wide: Wide, seen: Iterable[ProcessSeen]) -> tuple[tuple[int, ...], frozenset[int]]:
-    """The other processes in the cgroups of jobs that hold devices, and the users with a login session.
+def _around(wide: Wide, seen: Iterable[ProcessSeen], ended: Container[str]) -> tuple[tuple[int, ...], frozenset[int]]:
+    """The other processes in the cgroups of these ended jobs, and the users with a login session.
 
-    Costs a file of every process, so it is done only where a job is named.
+    Costs a file of every process, so it is done only where somebody holds a device for a job that has ended.
     """
-    jobs = set(_jobs_of(seen))
-    if not jobs:
-        return (), frozenset()
     known = {process.id.pid for process in seen}
     others, uids = [], set()
     for pid in wide.living - known:
         cgroup = _quick(f"/proc/{pid}/cgroup")
-        if (uid := session_uid(cgroup)) is not None:
+        if "/user.slice/" in cgroup and (uid := session_uid(cgroup)) is not None:
             uids.add(uid)
         home = home_of(cgroup) if "/job_" in cgroup else None
-        if isinstance(home, Home) and home.kind is HomeKind.JOB and home.id in jobs:
+        if isinstance(home, Home) and home.kind is HomeKind.JOB and home.id in ended:
             others.append(pid)
     return tuple(sorted(others)), frozenset(uids)
 
