@@ -133,10 +133,3 @@ def _text(part: bytes | str | Missing) -> str:
     if isinstance(part, Missing):
         return part.reason
     return part if isinstance(part, str) else part.decode(errors="replace").strip()
-
-
-def worst(judged: Iterable[Judged]) -> Verdict | None:
-    """The gravest verdict of a scan, None where nothing is wrong."""
-    order = (Verdict.ORPHAN, Verdict.GHOST_MEMORY, Verdict.STUCK, Verdict.LIKELY, Verdict.ORPHAN_CONTAINER, Verdict.MISPLACED)
-    found = {one.verdict for one in judged}
-    return next((verdict for verdict in order if verdict in found), None)
