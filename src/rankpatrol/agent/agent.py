@@ -207,10 +207,10 @@ class Agent:
         self._orphans.attempt_over(attempt)
 
     def _end_job(self, exit_code: int | None) -> None:
+        self._orphans.settle(ORPHANS_S)
         ordered = self._ordered()
         stopped = self.desk.state is not None and self.desk.state.diagnosis.verdict == "stop"
         reason = f"ordered by {ordered.signal}" if ordered else "finished" if exit_code == 0 else "stopped" if stopped else "failed"
-        self._orphans.settle(ORPHANS_S)
         self._teller.job_ends(self._eyes.attempt.number if self._eyes.attempt else 0, exit_code, reason)
         self._write_state(ended=reason)
         if not self._teller.courier.delivered(CARRY_S):
