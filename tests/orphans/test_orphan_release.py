@@ -35,8 +35,8 @@ def test_every_proven_orphan_is_released_and_nobody_else_hears_anything(victim: 
     [
         ("back", True, "its device files are closed, its GPU memory is back"),
         ("kept", False, "40.0 GiB of"),
-        ("shared", True, "its memory could not be measured"),
-        ("silent", True, "its memory could not be measured"),
+        ("shared", True, "its memory cannot be told"),
+        ("silent", True, "its memory cannot be told"),
     ],
 )
 def test_success_is_that_the_descriptors_are_closed_and_the_memory_is_back(

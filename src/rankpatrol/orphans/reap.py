@@ -182,7 +182,9 @@ class _Release:
         """Success is not that a signal was sent: the descriptors are closed, and the memory is back."""
         left = {device: memory[device] for device in one.orphan.devices if device in memory}
         reasons = list(self._trouble(one, left))
-        good = "its device files are closed" + (", its GPU memory is back" if left else "; its memory could not be measured")
+        good = "its device files are closed" + (
+            ", its GPU memory is back" if left else "; its memory cannot be told: others hold the GPU, or NVML does not say"
+        )
         return Released(
             process=one.orphan.process,
             job=one.orphan.job,
