@@ -25,7 +25,11 @@ class Victims:
         os.close(writer)
         assert os.read(reader, 1) == b"r"
         os.close(reader)
-        return self._started[-1].pid
+        pid = self._started[-1].pid
+        until = time.monotonic() + 10
+        while how == "headless" and not Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].startswith(" Z"):
+            assert time.monotonic() < until, "its leading thread does not end"
+        return pid
 
     def heard(self, pid: int) -> list[str]:
         number = next(at for at, process in enumerate(self._started) if process.pid == pid)
