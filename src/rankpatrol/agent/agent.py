@@ -10,6 +10,7 @@ from rankpatrol.agent.crash_watch import look_at_crash
 from rankpatrol.agent.desk import IncidentDesk
 from rankpatrol.agent.eyes import Eyes, all_joined
 from rankpatrol.agent.looking import forbidden, look_closely
+from rankpatrol.agent.orphan_watch import OrphanWatch
 from rankpatrol.agent.recovery import CARRY_S, CHECK_S, Recovery
 from rankpatrol.agent.roster import Attempt, current_attempt, read_attempt
 from rankpatrol.agent.status import JobView, state_of
@@ -39,6 +40,9 @@ from rankpatrol.system.clock import Clock
 from rankpatrol.system.files import write_atomic
 from rankpatrol.system.process import identify
 
+# What a job left is looked for before its records go: three scans, and most processes end at SIGTERM.
+ORPHANS_S = 6.0
+
 
 class Agent:
     """The patrol of one job. Everything it needs to go on is in the run directory."""
@@ -48,6 +52,7 @@ class Agent:
         self._teller = Teller(spec, run_dir, clock, voice)
         self._eyes = Eyes(spec.job, Path(spec.job_dir), clock)
         self._recovery = Recovery(spec, run_dir, self._eyes, clock, self._teller)
+        self._orphans = OrphanWatch(spec, run_dir, self._teller)
         self._policy = Policy(patience_s=spec.patience_s)
         self._judge_state = JudgeState()
         self._published: Verified | None = None
@@ -82,6 +87,7 @@ class Agent:
     def cycle(self) -> str:
         """One round, after a glance; returns what is going on in one line."""
         self._publish_newest_good()
+        self._orphans.tell()
         attempt = self._eyes.attempt
         if attempt is None or attempt.number in self._teller.ended:
             self._mind_people()
@@ -89,6 +95,7 @@ class Agent:
         if attempt.over():
             self._end_attempt(attempt)
         elif attempt.complete():
+            self._orphans.ranks_gone(attempt)
             self._watch(attempt)
         self._mind_people()
         self._write_state()
@@ -233,8 +240,10 @@ class Agent:
         self._teller.progress(attempt, self._eyes.best_step())
         self._teller.attempt_ends(attempt, ordered=ordered)
         self.desk.attempt_ended(ordered=ordered)
+        self._orphans.attempt_over(attempt)
 
     def _end_job(self, exit_code: int | None) -> None:
+        self._orphans.settle(ORPHANS_S)
         ordered = self._ordered()
         stopped = self.desk.state is not None and self.desk.state.diagnosis.verdict in FINAL_VERDICTS
         reason = f"ordered by {ordered.signal}" if ordered else "finished" if exit_code == 0 else "stopped" if stopped else "failed"

@@ -28,6 +28,7 @@ _COMMANDS = {
     "bind": ("rankpatrol.cli.bind", "bind"),
     "goodput": ("rankpatrol.cli.goodput", "goodput"),
     "lemons": ("rankpatrol.cli.lemons", "lemons"),
+    "orphans": ("rankpatrol.cli.orphans", "orphans"),
 }
 
 

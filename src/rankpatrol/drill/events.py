@@ -30,6 +30,8 @@ class Event(Record, frozen=True, kw_only=True):
     checkpoint: str | None = None
     step: int | None = None
     exit_code: int | None = None
+    pid: int | None = None
+    done: bool | None = None
 
     @property
     def named(self) -> tuple[int, ...] | None:

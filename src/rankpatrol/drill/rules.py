@@ -19,6 +19,7 @@ def complaints(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
         Expectation.LAUNCHER_LOST: _launcher_lost,
         Expectation.SILENT: _silent,
         Expectation.ENDS_WELL: _ends_well,
+        Expectation.RELEASES: _releases,
         Expectation.FAILS: _fails,
         Expectation.STOPS: _stops,
     }
@@ -162,6 +163,24 @@ def _silent(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
 def _ends_well(outcome: Outcome, _marks: Score, _bars: Bars) -> Iterator[str]:
     yield from (f"the training was healthy, yet: {_say(event)}" for event in _harm(outcome))
     yield from _open_alerts(outcome)
+    yield from _unfinished(outcome)
+
+
+_RELEASED_S = 20.0
+
+
+def _releases(outcome: Outcome, _marks: Score, _bars: Bars) -> Iterator[str]:
+    """By the injector's own eyes, and by what the patrol tells: the orphans are gone, and nobody else was named, let alone signalled."""
+    told = outcome.told
+    gone_s = None if told.until_unix_s is None or told.at_unix_s is None else told.until_unix_s - told.at_unix_s
+    yield from _missed("the orphans were gone", gone_s, _RELEASED_S)
+    yield from (f"{stranger} was of nobody's concern, yet was touched" for stranger in told.harmed)
+    named = {event.pid for event in outcome.events if event.kind == "orphan"}
+    released = {event.pid for event in outcome.events if event.kind == "orphan_released" and event.done}
+    # The first is the stuck one. The rank's other loader processes are orphans too, but may notice it and go by themselves.
+    yield from (f"process {pid} was orphaned, but not told as released" for pid in told.pids[:1] if pid not in named & released)
+    yield from (f"process {pid} is called an orphan, and is none" for pid in sorted(filter(None, named - set(told.pids))))
+    yield from (f"nothing hung, yet: {_say(event)}" for event in outcome.events if _calls(event, "hang"))
     yield from _unfinished(outcome)
 
 

@@ -20,6 +20,7 @@ _KINDS = {
     Expectation.LAUNCHER_LOST: "launcher",
     Expectation.SILENT: "silence",
     Expectation.ENDS_WELL: "healthy",
+    Expectation.RELEASES: "orphans",
     Expectation.FAILS: "fails",
     Expectation.STOPS: "stopped",
 }

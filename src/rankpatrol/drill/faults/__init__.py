@@ -31,6 +31,7 @@ _PLACES = {
     "F22-sealed": "f22:KilledAtSeal",
     "F22-action": "f22:KilledAtAction",
     "F22-launcher": "f22_launcher:LauncherKilled",
+    "F23": "f23:OrphansBesideAStranger",
     "F25": "f25:FailsEachTime",
     "F27": "f27:ConditionalCollective",
     "N1": "n1:SlowFirstStep",

@@ -18,6 +18,7 @@ class Expectation(StrEnum):
     LAUNCHER_LOST = "every process of the job is gone within 5 s of its launcher, and nobody else's is touched"
     SILENT = "a long silence is no hang: nothing is done, alerts close by themselves, and the training finishes"
     ENDS_WELL = "nothing is called a hang, nothing is done, and the training finishes"
+    RELEASES = "what a dead rank left behind is proved and released, a stranger hears nothing, and the training finishes"
     FAILS = "the training fails by itself, and is not called a hang"
     STOPS = "the user's Ctrl-C ends all, and is not called a hang"
 

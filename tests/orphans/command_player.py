@@ -1,0 +1,44 @@
+"""`rankpatrol orphans …` in a pid namespace of its own, which it is made to take for the node's: CGROUP VICTIM FOLDER WORDS…
+
+Starts an orphan of job 77 that is deaf to SIGTERM, and a loader of live job 80; prints the exit code, the output, and what the two heard.
+"""
+
+import functools
+import json
+import os
+import sys
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from rankpatrol.cli import orphans as command
+from rankpatrol.orphans.reap import ReapRules
+from rankpatrol.orphans.records import INITIAL_PID_NAMESPACE
+from rankpatrol.orphans.scan import Scanner
+
+
+def main():
+    cgroup, victim, folder, words = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), sys.argv[4:]
+    device = folder / "nvidia0"
+    device.touch()
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, True)
+    pids = {}
+    for job in ("77", "80"):
+        home = cgroup / "slurmstepd.scope" / f"job_{job}" / "step_0"
+        home.mkdir(parents=True)
+        log = str(folder / f"log.{job}")
+        arguments = [victim, log, str(home / "cgroup.procs"), "0", "deaf", str(writer), str(device)]
+        pids[job] = os.posix_spawn(victim, arguments, {"SLURM_JOB_ID": job})
+        assert os.read(reader, 1) == b"r"
+    command.Scanner = functools.partial(Scanner, namespace=lambda: INITIAL_PID_NAMESPACE)
+    command.ReapRules = functools.partial(ReapRules, term_s=0.2, kill_switches=(str(folder / "no-reap"),))
+    command.evidence_folder = lambda: folder / "evidence"
+    done = CliRunner().invoke(command.orphans, [*words, "--device", str(device), "--every", "50ms"], standalone_mode=False)
+    alive = {job: os.waitpid(pid, os.WNOHANG) == (0, 0) for job, pid in pids.items()}
+    heard = {job: (folder / f"log.{job}").read_text().split() for job in pids}
+    said = {"code": done.return_value, "output": done.output, "error": repr(done.exception), "alive": alive, "heard": heard, "pids": pids}
+    print(json.dumps(said))
+
+
+main()

@@ -1,0 +1,159 @@
+"""`rankpatrol orphans` as people and Slurm call it."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from orphan_subjects import Victims, cgroup2, needs_namespace, remove_cgroup
+
+from rankpatrol.cli.main import call
+from rankpatrol.cli.orphans import orphans
+
+PLAYER = Path(__file__).with_name("command_player.py")
+EPILOG = {"SLURM_SCRIPT_CONTEXT": "epilog_slurmd", "SLURM_JOB_ID": "77", "SLURM_JOB_UID": "0"}
+SQUEUE = """#!/bin/sh
+echo called >> {folder}/squeue.calls
+case "$*" in
+  *--jobs=77*) echo "77|COMPLETED|0|1000|2000" ;;
+  *--jobs=80*) echo "80|RUNNING|0|1000|Unknown" ;;
+esac
+"""
+Play = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def play(victim: Path, tmp_path: Path) -> Iterator[Play]:
+    mount = cgroup2()
+    assert mount is not None
+    top = mount / f"rankpatrol-command-{time.time_ns()}"
+    top.mkdir()
+    (tmp_path / "squeue").write_text(SQUEUE.format(folder=tmp_path))
+    (tmp_path / "squeue").chmod(0o755)
+
+    def play(*words: str, environment: dict[str, str] | None = None) -> dict[str, Any]:
+        path = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+        done = subprocess.run(
+            ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, PLAYER, top, victim, tmp_path, *words],
+            env={**os.environ, **path, **(environment or {})},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    yield play
+    remove_cgroup(top)
+
+
+@needs_namespace
+def test_without_yes_it_says_what_it_would_do_and_does_nothing(play: Play) -> None:
+    told = play("--reap")
+    assert told["code"] == 2
+    assert told["alive"] == {"77": True, "80": True}
+    assert told["heard"] == {"77": [], "80": []}
+    assert f"dry run: 1 proven, add --yes to end exactly these: {told['pids']['77']}" in told["output"]
+
+
+@needs_namespace
+def test_reap_and_yes_end_the_proven_one_and_its_neighbour_hears_nothing(play: Play, tmp_path: Path) -> None:
+    told = play("--reap", "--yes")
+    assert told["code"] == 0, told["output"]
+    assert told["alive"] == {"77": False, "80": True}
+    assert told["heard"] == {"77": ["15"], "80": []}
+    assert "(SIGTERM, SIGKILL)" in told["output"]
+    assert len(list((tmp_path / "evidence").iterdir())) == 1
+
+
+@needs_namespace
+def test_a_kill_switch_stops_every_release(play: Play, tmp_path: Path) -> None:
+    (tmp_path / "no-reap").touch()
+    told = play("--reap", "--yes")
+    assert told["alive"] == {"77": True, "80": True}
+    assert told["heard"] == {"77": [], "80": []}
+    assert "no-reap is there" in told["output"]
+
+
+@needs_namespace
+def test_json_is_one_document_with_verdict_proof_and_why(play: Play) -> None:
+    told = json.loads(play("--json")["output"])
+    by_job = {one["job"]: one for one in told["findings"]}
+    assert (by_job["77"]["verdict"], by_job["77"]["proven"], by_job["77"]["rows"]) == ("orphan", True, [5])
+    assert (by_job["80"]["verdict"], by_job["80"]["proven"]) == ("job's own", False)
+    assert [one["job"] for one in told["plan"]["orphans"]] == ["77"]
+    assert told["pids_can_be_trusted"] is True
+
+
+@needs_namespace
+def test_only_the_job_that_is_asked_for_is_judged(play: Play) -> None:
+    told = play("--job", "80", "--reap", "--yes")
+    assert told["code"] == 0
+    assert told["alive"] == {"77": True, "80": True}
+
+
+@needs_namespace
+def test_an_epilog_calls_no_slurm_command_and_tells_slurmd_to_drain(play: Play, tmp_path: Path) -> None:
+    told = play("--job", "77", "--epilog", environment=EPILOG)
+    assert told["code"] == 2
+    assert not (tmp_path / "squeue.calls").exists()
+    assert told["heard"] == {"77": [], "80": []}
+
+
+@needs_namespace
+def test_an_epilog_that_releases_leaves_the_node_in_service(play: Play, tmp_path: Path) -> None:
+    told = play("--job", "77", "--epilog", "--reap", "--yes", environment=EPILOG)
+    assert told["code"] == 0
+    assert told["alive"] == {"77": False, "80": True}
+    assert not (tmp_path / "squeue.calls").exists()
+
+
+@needs_namespace
+def test_an_epilog_by_hand_proves_nothing_and_does_not_drain(play: Play) -> None:
+    told = play("--job", "77", "--epilog", "--reap", "--yes", "--json")
+    assert told["code"] == 0
+    assert told["alive"] == {"77": True, "80": True}
+    assert "do not show that slurmd runs this" in told["output"]
+
+
+def invoke(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(orphans, [*words, "--every", "10ms"], standalone_mode=False)
+    assert done.exception is None, done.exception
+    return done.return_value, done.output
+
+
+def test_a_stranger_is_shown_and_left_to_its_owner(victims: Victims, tmp_path: Path) -> None:
+    (tmp_path / "nvidia3").touch()
+    pid = victims.start(tmp_path / "nvidia3")
+    code, output = invoke("--device", f"{tmp_path}/nvidia*")
+    assert code in {1, 3}
+    row = next(line.split() for line in output.splitlines() if f" {pid} " in line)
+    assert row[:3] == ["3", str(pid), "victim"]
+    assert victims.heard(pid) == []
+
+
+def test_a_node_without_holders_is_well(tmp_path: Path) -> None:
+    code, output = invoke("--device", f"{tmp_path}/nvidia*")
+    assert code in {0, 3}
+    assert "nobody holds a device" in output
+
+
+def test_in_a_container_it_says_that_pids_cannot_be_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, victims: Victims) -> None:
+    (tmp_path / "nvidia3").touch()
+    pid = victims.start(tmp_path / "nvidia3")
+    monkeypatch.setattr("rankpatrol.orphans.scan.read_namespace", lambda: "pid:[4026532000]")
+    code, output = invoke("--device", f"{tmp_path}/nvidia*", "--reap", "--yes")
+    assert code == 3
+    assert "process numbers here cannot be trusted" in output
+    assert victims.heard(pid) == []
+
+
+@pytest.mark.parametrize("words", [["--yes"], ["--epilog"], ["--every", "3"], ["--scans", "0"], ["--nonsense"]])
+def test_wrong_words_are_refused_before_anything_is_looked_at(words: list[str]) -> None:
+    assert call(["orphans", *words]) == 64
