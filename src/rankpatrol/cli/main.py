@@ -16,6 +16,7 @@ _COMMANDS = {
     "why": ("rankpatrol.cli.status", "why"),
     "bundle": ("rankpatrol.cli.bundle", "bundle"),
     "checkpoints": ("rankpatrol.cli.checkpoints", "checkpoints"),
+    "diagnose": ("rankpatrol.cli.diagnose", "diagnose_command"),
 }
 
 

@@ -1,0 +1,193 @@
+"""One story a job, out of what all its logs state: who did what, who failed first, who waits, what the observer saw."""
+
+from functools import cached_property
+
+from rankpatrol.analysis.story_ends import End, ends_of, ranks_in
+from rankpatrol.analysis.story_pace import Pace, pace_of, stated_seconds
+from rankpatrol.analysis.story_waits import Status, Wait, statuses_of, waits_of
+from rankpatrol.core.records import Record
+from rankpatrol.core.testimony import Fact, Kind, Stamp, Teller, seconds_between
+from rankpatrol.formats.log_echoes import is_echo
+from rankpatrol.formats.log_ledger import Ledger, Told
+from rankpatrol.formats.log_stamps import stamp_in
+
+_ACTIVITY = (Kind.PROGRESS, Kind.PHASE, Kind.RAISED, Kind.TIMED_OUT, Kind.FINISHED)
+# A rank of a pasted log without any prefix may be any of them; more ranks than this are not believed of a number in a text.
+_MOST_RANKS = 1_000_000
+
+
+class Failure(Record, frozen=True, kw_only=True):
+    """An exception that is a rank's own, not the echo of another's end."""
+
+    rank: int | None
+    local_rank: int | None
+    exception: str
+    message: str
+    place: str | None
+    fact: Fact
+
+
+class Story:
+    """What is known, asked by the rules. Computed once each, from the ledger alone."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+
+    def told(self, kind: Kind, *words: str) -> list[Told]:
+        """All statements of a kind, of some words where given."""
+        return [told for told in self.ledger.told(kind) if not words or told.first.word in words]
+
+    def says(self, kind: Kind, *words: str) -> bool:
+        """Whether anything of that kind was said."""
+        return bool(self.told(kind, *words))
+
+    @cached_property
+    def waits(self) -> list[Wait]:
+        return waits_of(self.ledger)
+
+    @cached_property
+    def statuses(self) -> list[Status]:
+        return statuses_of(self.ledger)
+
+    @cached_property
+    def ends(self) -> list[End]:
+        return ends_of(self.ledger)
+
+    @cached_property
+    def pace(self) -> Pace | None:
+        return pace_of(self.ledger)
+
+    @cached_property
+    def exceptions(self) -> list[Failure]:
+        """All exceptions, echoes too, in order."""
+        return [self._failure(told.first) for told in self.ledger.told(Kind.RAISED)]
+
+    @cached_property
+    def failures(self) -> list[Failure]:
+        """The exceptions that are no echo, in order."""
+        return [
+            failure for failure in self.exceptions if not is_echo(failure.exception, failure.message, failure.fact.values.get("frames", ""))
+        ]
+
+    @cached_property
+    def echoes(self) -> list[Failure]:
+        own = {id(failure) for failure in self.failures}
+        return [failure for failure in self.exceptions if id(failure) not in own]
+
+    @cached_property
+    def world_size(self) -> int | None:
+        """How many ranks the job has, where a line says so."""
+        sizes = []
+        for told in self.told(Kind.WORLD):
+            size = told.last.number("size") or told.last.number("size2")
+            last = told.last.number("last")
+            sizes.append(int(size) if size is not None else int(last or 0) + 1)
+        sane = [size for size in sizes if 1 < size <= _MOST_RANKS and size > max(self.seen_ranks, default=0)]
+        return max(sane) if sane else None
+
+    @cached_property
+    def seen_ranks(self) -> frozenset[int]:
+        """Global ranks that wrote a line or are named in one."""
+        ranks = {key[1] for key in self.ledger.last_seen if key[0] == "rank" and isinstance(key[1], int)}
+        ranks |= {wait.rank for wait in self.waits if wait.rank is not None}
+        ranks |= {end.rank for end in self.ends if end.rank is not None}
+        for told in self.told(Kind.ALIVE):
+            ranks |= set(ranks_in(told.first.values.get("ranks", "")))
+        return frozenset(rank for rank in ranks if isinstance(rank, int))
+
+    @cached_property
+    def ranks(self) -> frozenset[int]:
+        """All ranks that must exist: ranks count from 0, so a hole below the highest one is a rank too."""
+        highest = max(self.seen_ranks, default=-1)
+        return frozenset(range(max(self.world_size or 0, highest + 1)))
+
+    @cached_property
+    def one_node(self) -> bool:
+        """Whether a local rank is the global one: only where a launcher's table or the world's size says so."""
+        hosts = {key[1] for key in self.ledger.last_seen if key[0] == "local" and key[1]}
+        pairs = [(end.rank, end.fact.number("local")) for end in self.ends if end.fact.word == "row_rank"]
+        return len(hosts) <= 1 and bool(pairs) and all(rank == local for rank, local in pairs)
+
+    def rank_of(self, teller: Teller, fact: Fact | None = None) -> int | None:
+        """The global rank of a writer: its own word, its pid's, or its local rank where there is one node."""
+        if teller.rank is not None:
+            return teller.rank
+        inside = fact.number("group_rank") if fact is not None else None
+        if inside is not None and (fact is not None and fact.values.get("group") in {None, "0"}):
+            return int(inside)
+        return self.rank_of_pid(teller.pid)
+
+    def rank_of_pid(self, pid: int | None) -> int | None:
+        """The rank whose process this is, from ends and from lines that carry both."""
+        if pid is None:
+            return None
+        found = {end.rank for end in self.ends if end.pid == pid and end.rank is not None}
+        found |= {fact.teller.rank for fact in self.ledger.last_seen.values() if fact.teller.pid == pid and fact.teller.rank is not None}
+        return found.pop() if len(found) == 1 else None
+
+    def _failure(self, fact: Fact) -> Failure:
+        return Failure(
+            rank=fact.teller.rank if fact.teller.rank is not None else self.rank_of_pid(fact.teller.pid),
+            local_rank=fact.teller.local_rank,
+            exception=fact.word,
+            message=fact.values.get("message", ""),
+            place=fact.values.get("place"),
+            fact=fact,
+        )
+
+    @cached_property
+    def last_activity(self) -> Fact | None:
+        """The last line that is no mere pulse and no word of the observer."""
+        facts = [told.last for told in self.ledger.told(*_ACTIVITY)]
+        return max(facts, key=lambda fact: fact.order, default=None)
+
+    @cached_property
+    def now(self) -> Stamp | None:
+        if nows := self.told(Kind.NOW):
+            return stamp_in(nows[-1].last.values["now"])
+        pulses = [told.last for told in self.told(Kind.PULSE) if told.last.at is not None]
+        return max(pulses, key=lambda fact: fact.order).at if pulses else None
+
+    @cached_property
+    def silence_s(self) -> float | None:
+        """For how long nothing came: the observer's word, else from the last line to its clock, or to the last mere pulse."""
+        stated = [seconds for told in self.told(Kind.SILENCE) if (seconds := stated_seconds(told.last)) is not None]
+        if stated:
+            return max(stated)
+        last = self._last_stamped()
+        return seconds_between(last, self.now) if last is not None else None
+
+    def _last_stamped(self) -> Stamp | None:
+        if self.now is None:
+            return None
+        seen = [fact for fact in self.ledger.last_seen.values() if fact.at is not None and fact.kind not in {Kind.NOW, Kind.PULSE}]
+        gaps = [(gap, fact.at) for fact in seen if (gap := seconds_between(fact.at, self.now)) is not None and gap >= 0]
+        return min(gaps, key=lambda pair: pair[0])[1] if gaps else None
+
+    @cached_property
+    def goes_on(self) -> bool:
+        """Whether the observer says that processes live on, or that nothing came for a while, after the last failure."""
+        failed = [told.first.order for told in self.ledger.told(Kind.RAISED, Kind.TIMED_OUT, Kind.SYMPTOM)]
+        seen = [told.last.order for told in self.ledger.told(Kind.ALIVE, Kind.SILENCE)]
+        return bool(seen) and max(seen) >= max(failed, default=0)
+
+    @cached_property
+    def went_down(self) -> bool:
+        """Whether any process is said to have ended, or was about to."""
+        if self.says(Kind.GOING_DOWN) or self.says(Kind.STOPPED_BY_LAUNCHER) or self.says(Kind.DIED) or self.says(Kind.SIGNALLED):
+            return True
+        if self.exceptions:
+            return True
+        return any(end.code not in {0, None} or end.signal is not None for end in self.ends)
+
+    def verdict(self, otherwise: str = "crash") -> str:
+        """`hang` where the observer still sees processes, `crash` where one ended."""
+        if self.goes_on:
+            return "hang"
+        return "crash" if self.went_down else otherwise
+
+    def others_suffer(self, rank: int | None) -> bool:
+        """Whether somebody else waits, timed out, or lost a connection."""
+        if any(wait.rank != rank for wait in self.waits) or self.echoes:
+            return True
+        return any(told.first.teller.rank != rank for told in self.told(Kind.COLLATERAL)) or self.says(Kind.BARRIER_ABSENT)

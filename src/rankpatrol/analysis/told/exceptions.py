@@ -1,0 +1,95 @@
+"""A rank's own exception: the first cause of what its peers suffer from it."""
+
+from rankpatrol.analysis.story import Failure, Story
+from rankpatrol.analysis.told.words import named, quote, ranks_words, who
+from rankpatrol.core.diagnosis import Certainty, Diagnosis
+from rankpatrol.core.testimony import Kind, seconds_between
+
+# An exception that a rank meets in the middle of an abort is what the abort left behind.
+_AFTER_AN_ABORT = frozenset({"OutOfMemoryError"})
+# Two ranks that raise the same within this time meet the same fault; nobody is first.
+_AT_ONCE_S = 1.0
+
+
+def own_exception(story: Story) -> Diagnosis | None:
+    """One rank raised, the others wait or fail of it; or all raised the same, and nobody is to blame."""
+    own = [failure for failure in story.failures if _first_hand(story, failure)]
+    if not own:
+        return None
+    alike = [failure for failure in own if failure.exception == own[0].exception]
+    ranks = sorted({failure.rank for failure in alike if failure.rank is not None})
+    first = own[0]
+    if len(ranks) > 1 and not _clearly_first(alike):
+        return _all_alike(story, first, ranks)
+    rank = first.rank if first.rank is not None else _only_dead(story)
+    suffer = story.others_suffer(rank) or _others_alive(story, rank)
+    return Diagnosis(
+        verdict=story.verdict(),
+        cause="rank_exception_peers_wait" if suffer else "user_exception",
+        culprit_ranks=named(rank),
+        victim_ranks=tuple(sorted(story.ranks - {rank})) if rank is not None else (),
+        certainty=Certainty.SUPPORTED if first.fact.values.get("header") == "1" or suffer else Certainty.SUSPECTED,
+        sentence=f"{who(rank, first.local_rank, first.fact.teller.host)} raised {_say(first)}"
+        + ("; the others wait for it, or fail because it is gone" if suffer else ""),
+        reasons_for=(quote(first.fact), *(f"after it, and only its echo: {quote(echo.fact)}" for echo in story.echoes[:2])),
+        reasons_against=() if rank is not None else ("whose exception it is the lines do not say",),
+        suggested=_advice(first),
+    )
+
+
+def _first_hand(story: Story, failure: Failure) -> bool:
+    waits = [wait.fact.order for wait in story.waits]
+    if failure.exception.rpartition(".")[2] in _AFTER_AN_ABORT:
+        return not waits or failure.fact.order < min(waits)
+    if waits and failure.fact.order > min(waits) and failure.fact.values.get("header") != "1":
+        gap = seconds_between(story.waits[0].fact.at, failure.fact.at)
+        return gap is None or gap < 0 or any(wait.rank != failure.rank for wait in story.waits)
+    return True
+
+
+def _clearly_first(failures: list[Failure]) -> bool:
+    """Whether the first stands well before the next one of the same kind."""
+    by_rank = {failure.rank: failure for failure in reversed(failures)}
+    ordered = sorted(by_rank.values(), key=lambda failure: failure.fact.order)
+    first, second = ordered[0].fact.at, ordered[1].fact.at
+    if first is None or second is None or first.form != second.form:
+        return False
+    gap = seconds_between(first, second)
+    return gap is not None and gap > _AT_ONCE_S
+
+
+def _all_alike(story: Story, first: Failure, ranks: list[int]) -> Diagnosis:
+    return Diagnosis(
+        verdict=story.verdict(),
+        cause="user_exception",
+        certainty=Certainty.SUPPORTED,
+        sentence=f"{ranks_words(ranks)} each raised {_say(first)}: the same fault on several ranks, so no single one is to blame",
+        reasons_for=(quote(first.fact),),
+        reasons_against=("which of them was first cannot be told from these lines",),
+        suggested=_advice(first),
+    )
+
+
+def _only_dead(story: Story) -> int | None:
+    """The one rank that ended by itself, where the traceback has no name on it."""
+    ranks = {end.rank for end in story.ends if end.by_itself() and end.code not in {0, None}}
+    firsts = {end.rank for end in story.ends if end.first}
+    return next(iter(firsts), None) if len(firsts) == 1 else ranks.pop() if len(ranks) == 1 else None
+
+
+def _others_alive(story: Story, rank: int | None) -> bool:
+    return any(told.first.teller.rank != rank for told in story.told(Kind.ALIVE)) or (story.goes_on and len(story.ranks) > 1)
+
+
+def _say(failure: Failure) -> str:
+    name = failure.exception.rpartition(".")[2]
+    message = f": {failure.message[:160]}" if failure.message else ""
+    return f"{name}{message}{f' in {failure.place}' if failure.place else ''}"
+
+
+def _advice(failure: Failure) -> tuple[str, ...]:
+    place = f"Look at {failure.place}" if failure.place else "Read that rank's traceback"
+    extra: tuple[str, ...] = ()
+    if failure.exception.rpartition(".")[2] in {"FileExistsError", "FileNotFoundError"}:
+        extra = ("A restart alone meets the same files again: check what the last attempt left (`rankpatrol checkpoints verify DIR`)",)
+    return (f"{place}; the peers' errors need no search of their own", *extra)

@@ -1,0 +1,107 @@
+"""Lines that are the observer's, not the job's: a clock, the silence, who lives, GPU readings, limits."""
+
+from rankpatrol.core.testimony import Kind
+from rankpatrol.formats.log_tables.row import rows
+
+_POWER = r"(?:.{0,20}?power\w*[ =:]+(?P<power_w>[\d.]+))?(?:.{0,40}?before:.{0,40}?power\w*[ =:]+(?P<before_w>[\d.]+))?"
+
+ROWS = (
+    *rows(
+        Kind.NOW,
+        ("now", "now= now_= now:", r"\bnow ?[=:] ?(?P<now>[\d:./T ,-]+\d)"),
+        also=True,
+    ),
+    *rows(
+        Kind.SILENCE,
+        (
+            "",
+            "silence output without no_ nothing unchanged last_line since frozen still stuck",
+            (
+                r"(?:(?P<n>\d+(?:\.\d+)?) ?(?P<unit>s|sec|seconds?|m|min|minutes?|h"
+                r"|hours?)(?P<n2>\d+)? ?s?) (?:of silence|without (?:a |any )?(?:new )?(?:step|output|line|log"
+                r"|progress|iteration)|no output|with no)"
+            ),
+        ),
+        (
+            "",
+            "silent output progress step line silence unchanged",
+            (
+                r"(?:silent|no (?:new )?(?:output|progress|steps?|lines?|log)(?: lines?)?|silence|unchanged"
+                r"|not (?:moved|grown|changed))(?: since \S+)?(?:,| \(| for| of| in| since"
+                r"|:)* ?(?:the last )?(?P<n>\d+(?:\.\d+)?) ?(?P<unit>s|sec|seconds?|m|min|minutes?|h"
+                r"|hours?)(?P<n2>\d+)?\b"
+            ),
+        ),
+        also=True,
+    ),
+    *rows(
+        Kind.ALIVE,
+        (
+            "",
+            "alive still_running running",
+            (
+                r"(?:ranks? (?P<ranks>[\d, -]+)|all (?:\d+ )?(?:ranks?|processes|workers)|processes?"
+                r"|pids?).{0,20}?(?:alive|still run(?:ning|s)?|are running)"
+            ),
+        ),
+        also=True,
+    ),
+    *rows(
+        Kind.GPU,
+        (
+            "reading",
+            "util",
+            r"\bgpu\b.{0,20}?\brank[ =](?P<rank>\d+).{0,40}?util[ =:]+(?P<util>\d+)" + _POWER,
+        ),
+        (
+            "reading",
+            "util",
+            r"\bgpu ?[=:]? ?(?P<gpu>\d+)\b.{0,20}?util\w*[ =:]+(?P<util>\d+)" + _POWER,
+        ),
+        ("all", "gpu util", r"(?:gpus?|util\w*)\b[^\d]{0,40}(?P<util>\d{1,3})(?:-\d+)? ?%(?:.{0,40}?(?P<power_w>\d+) ?W\b)?"),
+        ("all", "gpu", r"gpus? (?:are |is )?(?P<state>busy|idle|active)(?:.{0,40}?(?P<power_w>\d+) ?W\b)?"),
+        also=True,
+    ),
+    *rows(
+        Kind.OBSERVED,
+        ("steps_done", "steps:", r"steps?: ?(?P<steps>\d+)\b"),
+        ("since_start", "since_start", r"time since start: ?(?P<seconds>\d+) ?s"),
+        (
+            "earlier",
+            "previous earlier usual before",
+            (
+                r"(?:previous|earlier|usual\w*|before|last runs?|past)\b.{0,60}?(?:phases?|times?|gaps?|evals?|saves?"
+                r"|compil\w+|loads?|starts?|took|takes)\b[^\d]{0,20}(?P<seconds>\d+(?:\.\d+)?) ?(?P<unit>s|min|m|h)?"
+            ),
+        ),
+        (
+            "file_grows",
+            "size grow bytes",
+            r"(?:file|log|shard|checkpoint|tmp|\.pt|\.distcp|cache).{0,60}?(?:grow(?:s|ing|n)|-> ?\d|increas\w+)",
+        ),
+        ("log_size", "log_size size log_file bytes", r"log.{0,20}?size[ =:]+(?P<size>\d+)|(?P<size2>\d+) bytes"),
+        ("buffered", "buffer", r"(?:block|fully?|stdout|output|log).{0,12}buffer(?:ed|ing)?|not flushed"),
+        ("cpu_works", "cpu", r"cpu.{0,40}?(?P<cpu>\d{2,4}(?:\.\d+)?) ?%"),
+        (
+            "kernel_state",
+            "state wchan",
+            (
+                r"\b(?:in |state[ =:]+)D\b(?: state)?|D \(disk sleep\)|wchan[ =:]+(?P<wchan>\w*(?:nfs|rpc|lustre|ll_"
+                r"|gpfs|ceph|io_schedule|wait_on_page)\w*)"
+            ),
+        ),
+        ("pcap", "ping", r"ping.{0,60}(?:unreachable|100% packet loss|timed out)"),
+        ("device_map", "->", r"\brank (?P<rank>\d+) ?(?:->|=|:) ?(?P<pci>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)"),
+        also=True,
+    ),
+    *rows(
+        Kind.TIMES,
+        (
+            "baseline",
+            "baseline usual normal",
+            r"(?:baseline|usual|normal(?:ly)?|before)\b.{0,30}?(?P<ms>\d+(?:\.\d+)?) ?(?P<unit>ms|s)?\s*$",
+        ),
+        ("rank", "_ms= _s= time=", r"\brank[ =:](?P<rank>\d+).{0,40}?\w+_(?:ms|s|time)=[\d.]+"),
+        also=True,
+    ),
+)

@@ -1,0 +1,1 @@
+"""What people really have: files, folders, pasted text, packed logs. Opened here, understood elsewhere."""
