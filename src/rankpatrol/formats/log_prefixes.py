@@ -34,6 +34,7 @@ STYLES = (
     ("srun --label: 11:", r" {0,6}(?P<rank>\d{1,6}): (?!\d+ ?%)"),
     ("rank3: or Rank 3:", r"[Rr]ank[ _]?(?P<rank>\d{1,6}) ?[:|](?= |$)"),
     ("a logger's level: INFO, [WARNING], ERROR:", r"[\[|]? ?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)(?:\]|:| ?\||(?=\s))"),
+    ("a line number or pid of a viewer: [80746] [rank0]", r"\[\d{1,9}\](?= \[(?:rank|[EWIF]\d* ))"),
     ("a separator", r"[|,-] (?!now=)(?=\S)"),
 )
 _STYLES = tuple(re.compile(regex) for _, regex in STYLES)
@@ -52,6 +53,9 @@ _GROUP = re.compile(
 _SUBJECT = re.compile(
     r"[\[(<|{]?\s?[\"']?(?:global[_ ]?)?[Rr]ank[\"']?[ =:_#]{1,3}(?P<rank>\d{1,6})\b(?!\s*(?:->|is |successfully|failed))"
 )
+# An escape sequence of a terminal; pasted text often has lost the escape character itself.
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|^\[(?:\d{1,2};)?\d{1,2}m")
+_AFTER_INDENT = frozenset("[0123456789(")
 _NOBODY = Teller()
 _MOST_PREFIXES = 8
 
@@ -59,7 +63,7 @@ _MOST_PREFIXES = 8
 def peel(line: str, teller: Teller = _NOBODY) -> Line:
     """The line without its prefixes. What they say of the writer goes before what `teller` (the file's name) says."""
     known: dict[str, str] = {}
-    at, text = None, line
+    at, text = None, _bare(line)
     for _ in range(_MOST_PREFIXES):
         rest, seen, stamp = _one(text)
         if rest == text:
@@ -78,6 +82,14 @@ def peel(line: str, teller: Teller = _NOBODY) -> Line:
     if "rank" not in known and group is None and (subject := _SUBJECT.match(text)):
         known["rank"] = subject["rank"]
     return _line(text, _teller(known, teller), at, level, group)
+
+
+def _bare(line: str) -> str:
+    """Without colours and frames of a terminal, and without the indent of a line that begins with a stamp or a bracket."""
+    if "\x1b" in line or "[" in line[:6]:
+        line = _COLOUR.sub("", line)
+    bare = line.lstrip(" \u2502|")
+    return bare if bare[:1] in _AFTER_INDENT else line
 
 
 def _one(text: str) -> tuple[str, dict[str, str], Stamp | None]:

@@ -15,7 +15,8 @@ _RAISED = re.compile(
     r"|Interrupt|Exit|Iteration|Fault|Died|Timeout|Warning)"
     r"|Exception|StopIteration|Empty|Full|NotFound\w*|Timeout|CalledProcessError|Unschedulable\w*))(?P<end>:\s?(?P<message>.*)|\s*$)"
 )
-_WARNING = re.compile(r"Warning$")
+# Warnings go on, and the kernel's Lustre client words its lines like Python.
+_WARNING = re.compile(r"Warning$|^LustreError$")
 # multiprocessing counts its processes from 1 (`SpawnProcess-2`), torch.multiprocessing.spawn from 0.
 _PROCESS_HEADER = re.compile(r"^Process (?:Spawn|Fork|ForkServer)?Process-(?P<counted>\d+):\s*$")
 _SPAWN_HEADER = re.compile(r"^-- Process (?P<rank>\d+) terminated with the following (?:error|exception)")

@@ -104,7 +104,7 @@ class Reader:
             yield self._fact(Kind.OBSERVED, "note", line, {}, clock)
 
     def _progress(self, line: Line, clock: Stamp | None, spoken: set[Kind], *, observed: bool) -> Iterator[Fact]:
-        if observed or spoken - {Kind.PHASE, Kind.TIMES, Kind.SETTING, Kind.WORLD, Kind.DATA_ENDED, Kind.GPU, Kind.OBSERVED, Kind.SILENCE}:
+        if observed or spoken - {Kind.TIMES, Kind.SETTING, Kind.WORLD, Kind.DATA_ENDED, Kind.GPU, Kind.OBSERVED, Kind.SILENCE}:
             return
         mark = find_step(line.text)
         if mark is not None and not spoken & {Kind.DATA_ENDED}:

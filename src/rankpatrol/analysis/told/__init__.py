@@ -38,6 +38,7 @@ RULES: tuple[Rule, ...] = (
     loaders.loader_died,
     mismatches.disagreement,
     devices.gpu_memory,
+    exceptions.lost_its_numbers,
     exceptions.own_exception,
     ends.signalled,
     network.link,

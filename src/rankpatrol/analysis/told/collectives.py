@@ -18,7 +18,8 @@ from rankpatrol.core.testimony import Kind
 
 # A rank that ran this many collectives ahead of the stuck one is blocked on the device, not in its Python.
 _FAR_AHEAD = 20
-_FEW_ARE_MISSING = 4  # one missing among at least this many reporters may be named even where the world's size is not said
+# Between two ranks, not of a whole group: the others do not take part, and numbers are the pair's own.
+_BETWEEN_TWO = frozenset({"SEND", "RECV", "send", "recv"})
 
 
 class Missing(Record, frozen=True):
@@ -58,7 +59,7 @@ def _behind(story: Story) -> Missing | None:
     """Ranks whose last enqueued collective in a group lies before the one that the others time out in."""
     stuck: dict[str | None, int] = {}
     for wait in story.waits:
-        if wait.sequence is not None and wait.rank is not None:
+        if wait.sequence is not None and wait.rank is not None and wait.operation not in _BETWEEN_TWO:
             group = "0" if wait.in_default_group() else wait.group
             stuck[group] = max(stuck.get(group, 0), wait.sequence)
     ranks: set[int] = set()
@@ -74,7 +75,7 @@ def _behind(story: Story) -> Missing | None:
 def _not_heard(story: Story) -> Missing | None:
     """The only rank of all that does not report a time-out of a collective of all."""
     most = Counter((wait.sequence, wait.operation) for wait in story.waits if wait.rank is not None and wait.in_default_group())
-    if not most or any(not wait.in_default_group() for wait in story.waits):
+    if not most or any(not wait.in_default_group() or wait.operation in _BETWEEN_TWO for wait in story.waits):
         return None
     reporters = _reporters(story)
     absent = story.ranks - reporters
@@ -112,6 +113,9 @@ def _unnamed(story: Story, where: Elsewhere | None) -> Diagnosis:
     if where is not None:
         cause, phrase, suggested = where.cause, where.phrase, where.suggested
         reasons += where.reasons
+    elif {wait.operation.upper() for wait in story.waits} == {"SEND", "RECV"} and len(reporters) > 1:
+        cause, phrase = "p2p_mismatch", "a send and a receive wait at the same time, so they are not each other's"
+        suggested = ("Compare the order of sends and receives of the two stages (flight recorder, or the schedule's code)",)
     elif _started_everywhere(story):
         cause = "collective_started_everywhere"
         phrase = "all ranks are in it and none came out: a link, a GPU or NCCL itself"

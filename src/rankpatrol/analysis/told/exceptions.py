@@ -1,5 +1,7 @@
 """A rank's own exception: the first cause of what its peers suffer from it."""
 
+import re
+
 from rankpatrol.analysis.story import Failure, Story
 from rankpatrol.analysis.told.words import named, quote, ranks_words, who
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
@@ -9,6 +11,7 @@ from rankpatrol.core.testimony import Kind, seconds_between
 _AFTER_AN_ABORT = frozenset({"OutOfMemoryError"})
 # Two ranks that raise the same within this time meet the same fault; nobody is first.
 _AT_ONCE_S = 1.0
+_NO_NUMBER = re.compile(r"\b(?:nan|inf|not finite|non-?finite)\b", re.IGNORECASE)
 
 
 def own_exception(story: Story) -> Diagnosis | None:
@@ -34,6 +37,26 @@ def own_exception(story: Story) -> Diagnosis | None:
         reasons_for=(quote(first.fact), *(f"after it, and only its echo: {quote(echo.fact)}" for echo in story.echoes[:2])),
         reasons_against=() if rank is not None else ("whose exception it is the lines do not say",),
         suggested=_advice(first),
+    )
+
+
+def lost_its_numbers(story: Story) -> Diagnosis | None:
+    """A loss that is no number any more: a crash where the code checks for it, wasted steps where it does not."""
+    told = story.told(Kind.SYMPTOM, "loss_nan")
+    if not told or story.waits or story.ends:
+        return None
+    raised = [failure for failure in story.failures if _NO_NUMBER.search(failure.message)]
+    if story.failures and not raised:
+        return None
+    if not raised and story.silence_s is not None and story.goes_on:
+        return None
+    return Diagnosis(
+        verdict="crash" if raised else "slow",
+        cause="loss_nan",
+        certainty=Certainty.SUPPORTED,
+        sentence="the loss is no number any more" + ("" if raised else ": the steps go on, and are lost"),
+        reasons_for=tuple(quote(each.first) for each in told[:2]),
+        suggested=("Go back to a checkpoint before it, and look at the batch, the learning rate and the loss scale at that step",),
     )
 
 

@@ -118,7 +118,7 @@ def _judge(story: Story, calls: dict[int, _Call], reasons: list[str]) -> Diagnos
     where = f" at number {sequence}" if sequence is not None else ""
     subject = ranks_words(odd) + (" calls" if len(odd) == 1 else " call") if odd else "the ranks call"
     return Diagnosis(
-        verdict=story.verdict(),
+        verdict=story.verdict("crash" if story.says(Kind.MISMATCH) else "hang"),
         cause=cause,
         culprit_ranks=odd or None,
         victim_ranks=tuple(sorted(set(calls) - set(odd))) if odd else (),

@@ -26,6 +26,10 @@ _ADVICE = {
 }
 # A failure this long before the scheduler's word stands for itself; what comes closer is the end that the scheduler made.
 _OF_THE_SAME_END_S = 120.0
+# Of several words the one that says most: a step is cancelled in every other case, too.
+_ORDER = (
+    "node_fail", "oom", "time_limit", "preempted", "node_lost", "requeued", "walltime_signal", "cancelled", "deleted", "step_cancelled",
+)  # fmt: skip
 _ORDERLY = frozenset({"time_limit", "preempted", "requeued", "cancelled", "deleted", "walltime_signal"})
 # Said of a step after any rank failed, too.
 _WEAK = frozenset({"step_cancelled", "deleted", "cancelled", "walltime_signal"})
@@ -36,8 +40,8 @@ def ended_by_scheduler(story: Story) -> Diagnosis | None:
     words = [told for told in story.told(Kind.SCHEDULER) if not _of_an_earlier_attempt(story, told)]
     words = [told for told in words if not _failed_before(story, told)]
     if not words:
-        return None
-    told = max(words, key=lambda each: (list(_PHRASES).index(each.first.word) < 3, each.first.word != "step_cancelled"))
+        return _told_to_end(story)
+    told = min(words, key=lambda each: _ORDER.index(each.first.word))
     word = told.first.word
     if word == "step_cancelled":
         return _shutdown(story, told, "cancelled") if not story.waits and not story.failures else None
@@ -48,13 +52,32 @@ def ended_by_scheduler(story: Story) -> Diagnosis | None:
     return _shutdown(story, told, word)
 
 
+def _told_to_end(story: Story) -> Diagnosis | None:
+    """The launcher itself was signalled, and nothing had failed before: somebody ended the job."""
+    told = story.told(Kind.SIGNALLED, "launcher_signalled")
+    if not told or story.failures or any(wait.fact.order < told[0].first.order for wait in story.waits) or story.says(Kind.SYMPTOM):
+        return None
+    return Diagnosis(
+        verdict="shutdown",
+        cause="preempted_or_cancelled",
+        certainty=Certainty.SUPPORTED,
+        sentence="the launcher was told to end by a signal; the exit codes and errors that follow are part of that end",
+        reasons_for=tuple(quote(each.first) for each in told[:2]),
+        reasons_against=("who sent the signal is not said: a scheduler, a person, or a closed terminal",),
+        suggested=("Ask the scheduler for its reason (`sacct -j JOB`, `kubectl describe pod`)",),
+    )
+
+
 def _of_an_earlier_attempt(story: Story, told: Told) -> bool:
     """Whether ranks went on to work after it: a new attempt, of which this word says nothing."""
     last = story.last_activity
     if last is None or last.order <= told.last.order or (last.kind is Kind.RAISED and story.pace is None):
         return False
     later = [other.last for other in story.told(Kind.PROGRESS) + story.told(Kind.PHASE) if other.last.order > told.last.order]
-    return any((gap := seconds_between(told.last.at, fact.at)) is None or gap > _OF_THE_SAME_END_S for fact in later if fact.at is not None)
+    gaps = [seconds_between(told.last.at, fact.at) for fact in later]
+    if any(gap is not None for gap in gaps):
+        return any(gap is not None and gap > _OF_THE_SAME_END_S for gap in gaps)
+    return any(fact.word in {"loading", "loaded", "starting"} for fact in later)  # without times, a new start alone tells
 
 
 def _failed_before(story: Story, told: Told) -> bool:

@@ -68,6 +68,7 @@ ROWS = (
         ("called", "returned_non-zero", r"returned non-zero exit status (?P<code>-?\d+)"),
         ("called", "died_with", r"died with <Signals\.(?P<signal>SIG\w+): (?P<signal_number>\d+)>"),
         ("container", "exit_code_", r"(?:container|pod|worker)\b.{0,80}\bexit code:? (?P<code>\d+)"),
+        also=True,
     ),
     *rows(
         Kind.DIED,

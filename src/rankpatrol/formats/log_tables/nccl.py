@@ -35,7 +35,7 @@ ROWS = (
             "connect_failed",
             "connect_to",
             (
-                r"connect to .{1,60} failed ?: ?(?P<why>Connection refused|Connection timed out|No route to host"
+                r"[Cc]onnect to .{1,60} failed ?: ?(?P<why>Connection refused|Connection timed out|No route to host"
                 r"|Network is unreachable|Software caused connection abort|[\w ]+)"
             ),
         ),

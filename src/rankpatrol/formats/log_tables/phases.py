@@ -118,7 +118,7 @@ ROWS = (
             "eval valid test predict generat score bench",
             (
                 r"\b(?:eval(?:uat(?:e|ing|ion|or))?|valid(?:at(?:e|ing|ion))?|Validation|Testing|predict(?:ing|ion)?"
-                r"|inference|benchmark(?:ing)?|scoring)\b(?!.{0,20}(?:loss|ppl|acc\w*|metrics?"
+                r"|inference|benchmarking|scoring)\b(?!.{0,20}(?:loss|ppl|acc\w*|metrics?"
                 r"|results?)\b.{0,12}(?:[=:]|is) ?\d)|Running (?:generat\w+|loglikelihood|eval\w*)|\bgenerate_until\b"
             ),
         ),

@@ -23,7 +23,7 @@ ROWS = (
             "node_lost",
             "node_is_not nodenotready nodelost not_responding notready connection_to_node",
             (
-                r"NodeNotReady|NodeLost|node is not ready|NodeStatusUnknown|[Nn]ode \S+ (?:is )?(?:not responding"
+                r"NodeNotReady|NodeLost|node is not ready|NodeStatusUnknown|[Nn]ode[ -]?\S*:? (?:is )?(?:not responding"
                 r"|unreachable|NotReady)|nodes? \S+ not responding"
             ),
         ),
