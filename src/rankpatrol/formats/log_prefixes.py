@@ -32,6 +32,7 @@ STYLES = (
     ("docker compose: worker-3  |", r"(?P<component>[a-zA-Z][\w.-]{0,40}) {1,20}\|(?= )"),
     ("NCCL: node-a:2101:2140 [0]", r"(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+):\d+ \[(?P<device>\d+)\]"),
     ("srun --label: 11:", r" {0,6}(?P<rank>\d{1,6}): (?!\d+ ?%)"),
+    ("logging's usual form: trainer - INFO -", r"[\w.]{1,60} - (?:DEBUG|INFO|WARNING|ERROR|CRITICAL) - "),
     ("rank3: or Rank 3:", r"[Rr]ank[ _]?(?P<rank>\d{1,6}) ?[:|](?= |$)"),
     ("a logger's level: INFO, [WARNING], ERROR:", r"[\[|]? ?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)(?:\]|:| ?\||(?=\s))"),
     ("a line number or pid of a viewer: [80746] [rank0]", r"\[\d{1,9}\](?= \[(?:rank|[EWIF]\d* ))"),
@@ -42,7 +43,7 @@ _FIRST = frozenset("[(0123456789 RrDIWECFs|-,")
 # c10: `[E ProcessGroupNCCL.cpp:475] `, `[E722 09:00:10.118820000 ProcessGroupNCCL.cpp:632] `;
 # torchelastic: `W1129 12:37:58.484000 4257 torch/…py:9] `.
 _GLOG = re.compile(
-    r"\[?(?P<level>[IWEF])(?P<stamp>\d{3,4} \d\d:\d\d:\d\d\.\d{3,9})? (?:(?P<pid>\d+) )?(?:\S*?(?:\w+\.(?:cpp"
+    r"\[?(?P<level>[IWEF])(?P<stamp>\d{3,4} \d\d:\d\d:\d\d\.\d{3,9})?[ k](?:(?P<pid>\d+) )?(?:\S*?(?:\w+\.(?:cpp"
     r"|hpp|py|cc|h)):\d+|\S+)\] (?:\[c10d\] )?"
 )
 _GROUP = re.compile(
@@ -51,7 +52,7 @@ _GROUP = re.compile(
 )
 # `rank=3` or `rank 3` after a level or at the very start of what is left: the line's own subject.
 _SUBJECT = re.compile(
-    r"[\[(<|{]?\s?[\"']?(?:global[_ ]?)?[Rr]ank[\"']?[ =:_#]{1,3}(?P<rank>\d{1,6})\b(?!\s*(?:->|is |successfully|failed))"
+    r"[\[(<|{]?\s?[\"']?(?:global[_ ]?)?(?:[Rr]ank|RANK)[\"']?[ =:_#]{1,3}(?P<rank>\d{1,6})\b(?!\s*(?:->|is |successfully|failed))"
 )
 # An escape sequence of a terminal; pasted text often has lost the escape character itself.
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|^\[(?:\d{1,2};)?\d{1,2}m")

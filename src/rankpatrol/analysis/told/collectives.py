@@ -46,6 +46,14 @@ def _reporters(story: Story) -> set[int]:
     return {wait.rank for wait in story.waits if wait.rank is not None}
 
 
+def _heard(story: Story) -> set[int]:
+    """Ranks that report an end of their own, by any of the watchdog's lines: none of them is the one that said nothing."""
+    ranks = _reporters(story)
+    ranks |= {status.rank for status in story.statuses if status.rank is not None and status.fact.word == ""}
+    ranks |= {rank for told in story.told(Kind.GOING_DOWN) if (rank := story.rank_of(told.first.teller, told.first)) is not None}
+    return ranks
+
+
 def _missing(story: Story, barrier: tuple[int, ...]) -> Missing | None:
     if barrier:
         return Missing(barrier, "a monitored barrier names whom it missed", strong=True)
@@ -78,7 +86,7 @@ def _not_heard(story: Story) -> Missing | None:
     if not most or any(not wait.in_default_group() or wait.operation in _BETWEEN_TWO for wait in story.waits):
         return None
     reporters = _reporters(story)
-    absent = story.ranks - reporters
+    absent = story.ranks - _heard(story)
     if len(absent) != 1 or len(reporters) < 2:
         return None
     rank = next(iter(absent))

@@ -39,7 +39,7 @@ def disagreement(story: Story) -> Diagnosis | None:
     if calls:
         return _fingerprint_verdict(story, calls, reasons)
     calls, reasons = _watchdogs(story)
-    return _judge(story, calls, reasons) if len(calls) > 1 else None
+    return _judge(story, calls, reasons) if len(calls) > 1 else _other_way(story)
 
 
 def _fingerprints(story: Story) -> tuple[dict[int, _Call], list[str]]:
@@ -101,6 +101,37 @@ def _watchdogs(story: Story) -> tuple[dict[int, _Call], list[str]]:
         if known and len(set(calls.values())) > 1:
             return calls, list(quotes[place].values())
     return {}, []
+
+
+def _other_way(story: Story) -> Diagnosis | None:
+    """Ranks of one group that wait at different numbers in different operations: one of them took another way through the code.
+
+    The one behind left calls out and is named where at least two others agree; one ahead may be right, and is not.
+    """
+    groups: dict[str | None, dict[int, _Call]] = {}
+    for wait in story.waits:
+        if wait.rank is not None and wait.sequence is not None and wait.operation not in {"SEND", "RECV"}:
+            group = None if wait.in_default_group() else wait.group
+            groups.setdefault(group, {}).setdefault(wait.rank, _Call(wait.sequence, wait.operation, ""))
+    for group, calls in groups.items():
+        if len({call.operation for call in calls.values()}) < 2 or (group is None and len(groups) > 1):
+            continue
+        odd = _odd({rank: f"{call.operation} {call.sequence}" for rank, call in calls.items()})
+        most = max(call.sequence or 0 for call in calls.values())
+        behind = tuple(rank for rank in odd if (calls[rank].sequence or 0) < most)
+        said = ", ".join(f"rank {rank}: {call.operation} {call.sequence}" for rank, call in sorted(calls.items())[:4])
+        return Diagnosis(
+            verdict=story.verdict("hang"),
+            cause="rank_conditional_collective",
+            culprit_ranks=behind or None,
+            victim_ranks=tuple(sorted(set(calls) - set(behind))) if behind else (),
+            certainty=Certainty.SUPPORTED if behind else Certainty.SUSPECTED,
+            sentence=f"ranks of one group wait in different collectives ({said}): one of them took another way through the code",
+            reasons_for=tuple(quote(wait.fact) for wait in story.waits[:2]),
+            reasons_against=() if behind else ("the one that is ahead may be right: nobody is named",),
+            suggested=_ADVICE,
+        )
+    return None
 
 
 def _judge(story: Story, calls: dict[int, _Call], reasons: list[str]) -> Diagnosis | None:

@@ -38,7 +38,7 @@ def slow(story: Story) -> Diagnosis | None:
         return None
     parts = _parts(story)
     if not parts:
-        return None
+        return _meters(story)
     steps = [value for rank in parts.values() for name, value in rank.items() if name in _STEP]
     return _one_stands_out(story, parts) or _all_wait_for_data(story, parts, steps) or _nobody(story, parts, steps)
 
@@ -62,6 +62,24 @@ def _one_stands_out(story: Story, parts: dict[int, dict[str, float]]) -> Diagnos
         step = max((value for key, value in parts[worst].items() if key in _STEP), default=0.0)
         if by_rank[worst] > _STANDS_OUT * others and by_rank[worst] - others > 0.1 * step:
             return _straggler(story, worst, name, by_rank[worst], others)
+    return None
+
+
+def _meters(story: Story) -> Diagnosis | None:
+    """The meters of torchvision, MMEngine and the like: time a batch, and how much of it is waiting for data."""
+    for told in story.told(Kind.TIMES, "meter"):
+        fact = told.last
+        time = fact.number("time_usual") or fact.number("time_usual2")
+        data = fact.number("data_usual") or fact.number("data_usual2")
+        if time and data and data >= _MOSTLY * time and told.count > 1:
+            return Diagnosis(
+                verdict="slow",
+                cause="slow_input",
+                certainty=Certainty.SUPPORTED,
+                sentence=f"waiting for data takes {100 * data / time:.0f} % of each batch",
+                reasons_for=(quote(fact),),
+                suggested=("More loader processes, a larger prefetch_factor, or data on faster storage",),
+            )
     return None
 
 

@@ -209,6 +209,8 @@ def _stalled(story: Story, silence: float | None, pulse: Told | None) -> Diagnos
     against: tuple[str, ...] = ()
     if pulse is not None:
         reasons = [f"signs of life come, but their counter stands: {quote(pulse.last)}"]
+    if not reasons and story.last_activity is not None:
+        reasons = [f"the last line that is no mere sign of life: {quote(story.last_activity)}"]
     gpus = [told.last for told in story.told(Kind.GPU) if (told.last.number("util") or 0) >= 95]
     if gpus:
         against = ("utilisation of 100 % is no work: a waiting kernel shows it, at low power",)

@@ -101,6 +101,16 @@ ROWS = (
             "baseline usual normal",
             r"(?:baseline|usual|normal(?:ly)?|before)\b.{0,30}?(?P<ms>\d+(?:\.\d+)?) ?(?P<unit>ms|s)?\s*$",
         ),
+        (
+            "meter",
+            "data",
+            r"\bTime:? +(?P<time>\d+\.\d+) \( *(?P<time_usual>\d+\.\d+)\).{0,40}\bData:? +(?P<data>\d+\.\d+) \( *(?P<data_usual>\d+\.\d+)\)",
+        ),
+        (
+            "meter",
+            "data_time",
+            r"\btime: (?P<time_usual>\d+\.\d+).{0,60}\bdata(?:_time)?: (?P<data_usual>\d+\.\d+)|\bdata(?:_time)?: (?P<data_usual2>\d+\.\d+).{0,60}\btime: (?P<time_usual2>\d+\.\d+)",
+        ),
         ("rank", "_ms= _s= time=", r"\brank[ =:](?P<rank>\d+).{0,40}?\w+_(?:ms|s|time)=[\d.]+"),
         also=True,
     ),

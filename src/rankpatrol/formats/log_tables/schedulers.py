@@ -39,12 +39,12 @@ ROWS = (
             "preempted",
             "preempt spot interruption evict",
             (
-                r"DUE TO PREEMPTION|\bPREEMPTED\b|[Pp]reempt(?:ed|ing) (?:job|pod|by)|[Ww]as preempted"
+                r"DUE TO PREEMPTION|this job is preempted|after preemption/timeout|\bPREEMPTED\b|[Pp]reempt(?:ed|ing) (?:job|pod|by)|[Ww]as preempted"
                 r"|[Ss]pot (?:instance|VM).{0,40}(?:interrupt|reclaim|preempt|terminat)|Evicted|has been evicted"
                 r"|TerminationByKueue|TaintManagerEviction|instance is being (?:preempted|reclaimed)"
             ),
         ),
-        ("requeued", "requeue", r"(?:job|JobId).{0,40}[Rr]equeued?|[Rr]equeu(?:ed|ing) job|DUE TO JOB REQUEUE"),
+        ("requeued", "requeue", r"(?:job|JobId).{0,40}[Rr]equeued?|[Rr]equeu(?:ed|ing) (?:SLURM )?job|DUE TO JOB REQUEUE"),
         (
             "cancelled",
             "cancelled",
@@ -57,10 +57,10 @@ ROWS = (
         ("deleted", "deleted killing_container", r"[Dd]eleted pod|pod .{0,60}(?:was )?deleted|Stopping container"),
         (
             "walltime_signal",
-            "sigusr1 sigusr2 sigterm",
+            "sigusr1 sigusr2 sigterm sighup",
             (
-                r"(?:[Rr]eceived|[Cc]aught|[Gg]ot) (?:signal )?(?:SIGTERM|SIGUSR[12])\b.{0,80}(?:preempt|requeue"
-                r"|checkpoint|saving|graceful|exit)"
+                r"(?:[Rr]eceived|[Cc]aught|[Gg]ot) (?:signal )?(?:SIGTERM|SIGUSR[12]|SIGHUP)\b(?:: 15$|.{0,80}(?:preempt|requeue"
+                r"|checkpoint|saving|graceful|exit|timed?[ -]?out))"
             ),
         ),
         ignore_case=False,
