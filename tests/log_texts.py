@@ -41,7 +41,8 @@ def short(answer: Diagnosis) -> list:
 
 # Where a rank's number stands in these texts; group 2 is the number.
 _RANK = re.compile(
-    r"(\b[Rr]ank\s*[ =:]{0,2}\s?|\[rank|\[1,|\btasks? |\bRanks (?:\d+, )*|\branks \d+, |^ {0,2}(?=\d{1,3}: \[rank))(\d{1,4})\b", re.MULTILINE
+    r"(\b[Rr]ank\s*[ =:]{0,2}\s?|\[rank|\[1,|\btasks? |\bRanks (?:\d+, )*|\branks \d+, |^ {0,2}(?=\d{1,3}: \[rank))(\d{1,4})\b",
+    re.MULTILINE,
 )
 _LIST = re.compile(r"\bRanks? (\d+(?:, \d+)+)")
 
@@ -53,7 +54,9 @@ def permuted(text: str, order: dict[int, int]) -> str:
         return str(order.get(int(number), int(number)))
 
     lists = {seen.start(1): seen for seen in _LIST.finditer(text)}
-    replaced = _RANK.sub(lambda seen: seen[0] if any(begin <= seen.start(2) < lists[begin].end(1) for begin in lists) else seen[1] + new(seen[2]), text)
+    replaced = _RANK.sub(
+        lambda seen: seen[0] if any(begin <= seen.start(2) < lists[begin].end(1) for begin in lists) else seen[1] + new(seen[2]), text
+    )
     return _LIST.sub(lambda seen: f"Ranks {', '.join(new(number) for number in seen[1].split(', '))}", replaced)
 
 
@@ -91,7 +94,9 @@ def waited(rank: int, *, version: str = "2.7", prefix: str = "none", seq: int = 
     """One rank's lines of a time-out."""
     head = HEAD[version if version in HEAD else "2.1"]
     work = WORK[version if version in WORK else "2.1"].format(op=op, seq=seq, n=numel, ms=600000)
-    lines = [f"{head.format(r=rank)}Watchdog caught collective operation timeout: {work} ran for 600{rank % 100:03} milliseconds before timing out."]
+    lines = [
+        f"{head.format(r=rank)}Watchdog caught collective operation timeout: {work} ran for 600{rank % 100:03} milliseconds before timing out."
+    ]
     if version in STATUS:
         lines.append(STATUS[version].format(r=rank, seq=seq, enq=seq, comp=seq - 1))
     return "".join(f"{PREFIX[prefix].format(r=rank)}{line}\n" for line in lines)

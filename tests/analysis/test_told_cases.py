@@ -3,6 +3,7 @@
 import random
 
 import pytest
+
 from log_texts import HEAD, PREFIX, answer_of, collected, named, permuted, short, waited
 
 CASES = collected()
@@ -98,7 +99,11 @@ def test_two_silent_ranks_are_not_named():
 
 def test_a_rank_inside_a_group_is_no_global_rank():
     line = "[E ProcessGroupNCCL.cpp:1785] [PG ID 2 PG GUID 9 Rank {r}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, "
-    text = "".join(line.format(r=rank) + "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600001 milliseconds before timing out.\n" for rank in (1, 2, 3))
+    text = "".join(
+        line.format(r=rank)
+        + "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600001 milliseconds before timing out.\n"
+        for rank in (1, 2, 3)
+    )
     assert named(answer_of(text)) is None
 
 

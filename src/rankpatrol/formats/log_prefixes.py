@@ -19,27 +19,35 @@ class Line(Record, frozen=True, kw_only=True):
     group_rank: int | None = None
 
 
-# Group names say what a number is: `rank` is global, `local` is not.
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
+# Name, form, and the characters it may begin with. Group names say what a number is: `rank` is global, `local` is not.
 STYLES = (
-    ("torch, and own loops: [rank3]: or [rank 3]", r"\[rank[ :=]{0,2}(?P<rank>\d{1,6})\]:?"),
-    ("torchrun --tee: [default3]:, by role name and LOCAL rank", r"\[(?!rank)[a-zA-Z_]{1,20}(?P<local>\d{1,3})\]:"),
-    ("mpirun --tag-output: [1,3]<stderr>:", r"\[\d+,(?P<rank>\d{1,6})\]<std(?:out|err|diag)>:"),
-    ("horovodrun: [3]<stderr>:", r"\[(?P<rank>\d{1,6})\]<std(?:out|err)>:"),
-    ("Ray: (Actor pid=7, ip=10.0.0.1)", r"\((?P<component>[\w.:-]+)(?: [\w=]+)? pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.:-]+))?\)"),
-    ("Ray's node daemon", r"\((?P<component>raylet|autoscaler|gcs_server)(?:, ip=(?P<host>[\w.:-]+))?\)"),
-    ("kubectl logs --prefix: [pod/name/container]", r"\[pod/(?P<component>[\w.-]+)/[\w.-]+\]"),
-    ("container runtime: stderr F", r"std(?:out|err) [FP](?= )"),
-    ("docker compose: worker-3  |", r"(?P<component>[a-zA-Z][\w.-]{0,40}) {1,20}\|(?= )"),
-    ("NCCL: node-a:2101:2140 [0]", r"(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+):\d+ \[(?P<device>\d+)\]"),
-    ("srun --label: 11:", r" {0,6}(?P<rank>\d{1,6}): (?!\d+ ?%)"),
-    ("logging's usual form: trainer - INFO -", r"[\w.]{1,60} - (?:DEBUG|INFO|WARNING|ERROR|CRITICAL) - "),
-    ("rank3: or Rank 3:", r"[Rr]ank[ _]?(?P<rank>\d{1,6}) ?[:|](?= |$)"),
-    ("a logger's level: INFO, [WARNING], ERROR:", r"[\[|]? ?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)(?:\]|:| ?\||(?=\s))"),
-    ("a line number or pid of a viewer: [80746] [rank0]", r"\[\d{1,9}\](?= \[(?:rank|[EWIF]\d* ))"),
-    ("a separator", r"[|,-] (?!now=)(?=\S)"),
+    ("torch, and own loops: [rank3]: or [rank 3]", r"\[rank[ :=]{0,2}(?P<rank>\d{1,6})\]:?", "["),
+    ("torchrun --tee: [default3]:, by role name and LOCAL rank", r"\[(?!rank)[a-zA-Z_]{1,20}(?P<local>\d{1,3})\]:", "["),
+    ("mpirun --tag-output: [1,3]<stderr>:", r"\[\d+,(?P<rank>\d{1,6})\]<std(?:out|err|diag)>:", "["),
+    ("horovodrun: [3]<stderr>:", r"\[(?P<rank>\d{1,6})\]<std(?:out|err)>:", "["),
+    ("Ray: (Actor pid=7, ip=10.0.0.1)", r"\((?P<component>[\w.:-]+)(?: [\w=]+)? pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.:-]+))?\)", "("),
+    ("Ray's node daemon", r"\((?P<component>raylet|autoscaler|gcs_server)(?:, ip=(?P<host>[\w.:-]+))?\)", "("),
+    ("kubectl logs --prefix: [pod/name/container]", r"\[pod/(?P<component>[\w.-]+)/[\w.-]+\]", "["),
+    ("container runtime: stderr F", r"std(?:out|err) [FP](?= )", "s"),
+    ("docker compose: worker-3  |", r"(?P<component>[a-zA-Z][\w.-]{0,40}) {1,20}\|(?= )", LETTERS),
+    ("NCCL: node-a:2101:2140 [0]", r"(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+):\d+ \[(?P<device>\d+)\]", LETTERS),
+    ("srun --label: 11:", r" {0,6}(?P<rank>\d{1,6}): (?!\d+ ?%)", "0123456789 "),
+    ("logging's usual form: trainer - INFO -", r"[\w.]{1,60} - (?:DEBUG|INFO|WARNING|ERROR|CRITICAL) - ", LETTERS),
+    ("rank3: or Rank 3:", r"[Rr]ank[ _]?(?P<rank>\d{1,6}) ?[:|](?= |$)", "Rr"),
+    (
+        "a logger's level: INFO, [WARNING], ERROR:",
+        r"[\[|]? ?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)(?:\]|:| ?\||(?=\s))",
+        "[|DIWECF ",
+    ),
+    ("a line number or pid of a viewer: [80746] [rank0]", r"\[\d{1,9}\](?= \[(?:rank|[EWIF]\d* ))", "["),
+    ("a separator", r"[|,-] (?!now=)(?=\S)", "|,-"),
 )
-_STYLES = tuple(re.compile(regex) for _, regex in STYLES)
-_FIRST = frozenset("[(0123456789 RrDIWECFs|-,")
+_STAMPS = "[(0123456789" + LETTERS
+_BY_FIRST = {
+    first: tuple(re.compile(regex) for _, regex, firsts in STYLES if first in firsts)
+    for first in sorted(set(_STAMPS).union(*(firsts for _, _, firsts in STYLES)))
+}
 # c10: `[E ProcessGroupNCCL.cpp:475] `, `[E722 09:00:10.118820000 ProcessGroupNCCL.cpp:632] `;
 # torchelastic: `W1129 12:37:58.484000 4257 torch/…py:9] `.
 _GLOG = re.compile(
@@ -95,11 +103,10 @@ def _bare(line: str) -> str:
 
 def _one(text: str) -> tuple[str, dict[str, str], Stamp | None]:
     """One prefix less."""
-    if text[:1] not in _FIRST and not (text[:1].isalpha() and (":" in text[:60] or " |" in text[:60])):
-        return text, {}, None
-    if stamped := _stamped(text):
+    first = text[:1]
+    if first in _STAMPS and first and (first not in LETTERS or text[3:4] == " ") and (stamped := _stamped(text)):
         return stamped[1], {}, stamped[0]
-    for regex in _STYLES:
+    for regex in _BY_FIRST.get(first, ()):
         if seen := regex.match(text):
             found = {key: value for key, value in seen.groupdict().items() if value is not None}
             return text[seen.end() :].lstrip(" "), found, None

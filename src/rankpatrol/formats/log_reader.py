@@ -7,7 +7,7 @@ from rankpatrol.core.testimony import Fact, Kind, Stamp, Teller, Where
 from rankpatrol.formats.log_prefixes import Line, peel
 from rankpatrol.formats.log_raised import Raised, Tracebacks
 from rankpatrol.formats.log_stamps import stamp_in
-from rankpatrol.formats.log_tables import ROWS
+from rankpatrol.formats.log_tables import REGEXES, ROWS, Row, hinted
 from rankpatrol.formats.steps import find_step
 
 # A line that is longer says nothing more that is looked for; a fact keeps less of it.
@@ -30,7 +30,6 @@ _STEP_TIME = re.compile(
     re.IGNORECASE,
 )
 _PULSE_STEP = re.compile(r"\b(?:global_)?(?:step|iter(?:ation)?)[ =:]+(\d+)\b", re.IGNORECASE)
-_COMPILED = tuple((row, re.compile(row.regex, re.IGNORECASE if row.ignore_case else 0)) for row in ROWS)
 # Said over and over by a rank that lives; looked at only where no other row has spoken.
 _SPOKEN_FOR = frozenset({Kind.TIMED_OUT, Kind.STATUS, Kind.MISMATCH, Kind.WATCHDOG_STUCK})
 
@@ -84,21 +83,16 @@ class Reader:
         yield from self._told(line, clock)
 
     def _told(self, line: Line, clock: Stamp | None) -> Iterator[Fact]:
-        text, low = line.text, line.text.lower().replace("_", " ")
+        text = line.text
         observed = bool(_OBSERVER.match(text))
         spoken: set[Kind] = set()
-        for row, regex in _COMPILED:
-            if not any(hint in low for hint in row.hints) or (row.kind is Kind.PROGRESS and observed):
+        for at in hinted(text):
+            row = ROWS[at]
+            if spoken and not _may_speak_too(row, spoken):
                 continue
-            if spoken and not row.also:
-                continue
-            seen = regex.search(text)
-            if seen is None or (row.kind in spoken and row.kind is not Kind.SYMPTOM and row.kind is not Kind.OBSERVED):
-                continue
-            if spoken & _SPOKEN_FOR and row.kind not in {Kind.GOING_DOWN, Kind.STATUS}:
-                continue
-            spoken.add(row.kind)
-            yield self._fact(row.kind, row.word, line, _values(line, seen, row.kind), clock)
+            if seen := REGEXES[at].search(text):
+                spoken.add(row.kind)
+                yield self._fact(row.kind, row.word, line, _values(line, seen, row.kind), clock)
         yield from self._progress(line, clock, spoken, observed=observed)
         if observed and not spoken:
             yield self._fact(Kind.OBSERVED, "note", line, {}, clock)
@@ -137,6 +131,13 @@ class Reader:
             text=line.text.strip()[:_LONGEST_TEXT],
             values=values,
         )
+
+
+def _may_speak_too(row: Row, spoken: set[Kind]) -> bool:
+    """Whether a row may add to what others said of the same line."""
+    if not row.also or (spoken & _SPOKEN_FOR and row.kind not in {Kind.GOING_DOWN, Kind.STATUS}):
+        return False
+    return row.kind not in spoken or row.kind in {Kind.SYMPTOM, Kind.OBSERVED}
 
 
 def _without_clock(text: str) -> tuple[str, Stamp | None]:

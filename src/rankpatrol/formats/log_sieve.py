@@ -6,14 +6,16 @@ from collections.abc import Iterator
 
 from rankpatrol.core.testimony import Kind
 from rankpatrol.formats.log_reader import LONGEST_LINE
-from rankpatrol.formats.log_tables import ROWS
+from rankpatrol.formats.log_tables import REGEXES, ROWS, hinted
 
 # What is no longer told apart in a shape: counters, times and figures.
 _RUNNING = b"0123456789.-+:,"
 _MOST_SHAPES = 100_000
 # Of one shape in one block, the first and the last so many lines are looked at.
 _MOST_ALIKE = 600
-_SOME_ALIKE = 2
+_SOME_ALIKE = 1
+# Of a progress bar.
+_MOST_STATES = 6
 # These matter wherever they stand; what else a log tells matters at its start and its end.
 _ALWAYS = frozenset({
     Kind.TIMED_OUT, Kind.STATUS, Kind.WATCHDOG_STUCK, Kind.GOING_DOWN, Kind.MISMATCH, Kind.BARRIER_ABSENT,
@@ -34,19 +36,23 @@ def _hints() -> re.Pattern[bytes]:
 
 
 _HINTS = _hints()
+_PYTHON_WORDS = tuple(word.encode() for word in _PYTHON)
 
 
 class Sieve:
-    """Takes a file's bytes in order, and gives (line number, text) of the lines to read closely: its head and tail, some between."""
+    """Takes a file's bytes in order, and gives (line number, text) of the lines to read closely: its head and tail, some between.
 
-    def __init__(self, *, head_bytes: int, tail_bytes: int) -> None:
+    `shapes` may be shared by the files of one job: what is known of a shape holds for all.
+    """
+
+    def __init__(self, *, head_bytes: int, tail_bytes: int, shapes: dict[bytes, int] | None = None) -> None:
         self._head_left = head_bytes
         self._tail_bytes = tail_bytes
         self._rest = b""
         self._number = 0
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
-        self._shapes: dict[bytes, int] = {}
+        self._shapes = {} if shapes is None else shapes
         self._in_long_line = False
         self.lines_passed_over = 0
 
@@ -56,9 +62,12 @@ class Sieve:
         if not block:
             return
         if self._head_left > 0:
-            self._head_left -= len(block)
-            yield from self._all(block)
-            return
+            cut = block.find(b"\n", min(self._head_left, len(block)) - 1) + 1 or len(block)
+            self._head_left -= cut
+            yield from self._all(block[:cut])
+            block = block[cut:]
+            if not block:
+                return
         self._waiting.append(block)
         self._waiting_bytes += len(block)
         while self._waiting_bytes - len(self._waiting[0]) > self._tail_bytes:
@@ -111,44 +120,54 @@ class Sieve:
 
     def _some(self, block: bytes) -> Iterator[tuple[int, str]]:
         lines = block.split(b"\n")
-        count = len(lines) - 1
-        shapes = block.translate(None, _RUNNING).split(b"\n")[: count + 1]
-        self._learn(lines, shapes)
-        wanted = self._wanted(lines, shapes)
-        self.lines_passed_over += count - len(wanted)
+        shapes = block.translate(None, _RUNNING).split(b"\n")
+        if block.endswith(b"\n"):
+            del lines[-1], shapes[-1]
+        last = dict(zip(shapes, range(len(shapes)), strict=True))
+        self._learn(lines, last)
+        wanted = self._wanted(lines, shapes, last)
+        self.lines_passed_over += len(lines) - len(wanted)
         for at in wanted:
             yield from _bars(self._number + at + 1, lines[at])
-        self._number += count
+        self._number += len(lines) if block.endswith(b"\n") else len(lines) - 1
 
-    def _learn(self, lines: list[bytes], shapes: list[bytes]) -> None:
+    def _learn(self, lines: list[bytes], last: dict[bytes, int]) -> None:
         """Sort new shapes: how many alike lines a block are worth a look."""
-        new = set(shapes).difference(self._shapes)
-        if not new:
-            return
+        new = last.keys() - self._shapes.keys()
         if len(self._shapes) + len(new) > _MOST_SHAPES:
             self._shapes.clear()
-        for line, shape in zip(lines, shapes, strict=True):
-            if shape in new:
-                new.discard(shape)
-                low = line[:LONGEST_LINE].lower().replace(b"_", b" ")
-                self._shapes[shape] = _MOST_ALIKE if _HINTS.search(low) else _SOME_ALIKE if any(word in low for word in _COUNTERS) else 0
-                if not new:
-                    return
+            new = set(last)
+        for shape in new:
+            self._shapes[shape] = _worth(lines[last[shape]][:LONGEST_LINE])
 
-    def _wanted(self, lines: list[bytes], shapes: list[bytes]) -> list[int]:
-        worth = self._shapes
-        if not any(worth.get(shape) for shape in set(shapes)):
-            return []
-        places: dict[bytes, list[int]] = {}
-        for at, shape in enumerate(shapes):
-            if worth.get(shape):
-                places.setdefault(shape, []).append(at)
-        wanted: set[int] = set()
-        for shape, all_places in places.items():
-            most = worth[shape]
-            wanted.update(all_places[:most], all_places[-most:])
-        wanted.update(at + after for at in tuple(wanted) if _OPENS in lines[at] for after in range(1, _FOLLOWING + 1))
+    def _wanted(self, lines: list[bytes], shapes: list[bytes], last: dict[bytes, int]) -> list[int]:
+        """Places in this block. Most shapes are worth nothing, so most blocks are done without a look at each line."""
+        some = [shape for shape in last if self._shapes[shape] == _SOME_ALIKE]
+        many = frozenset(shape for shape in last if self._shapes[shape] == _MOST_ALIKE)
+        wanted = {last[shape] for shape in some}
+        if some:
+            first = dict(zip(reversed(shapes), range(len(shapes) - 1, -1, -1), strict=True))
+            wanted.update(first[shape] for shape in some)
+        if many:
+            places: dict[bytes, list[int]] = {}
+            for at, shape in enumerate(shapes):
+                if shape in many:
+                    places.setdefault(shape, []).append(at)
+            for found in places.values():
+                wanted.update(found[:_MOST_ALIKE], found[-_MOST_ALIKE:])
+                wanted.update(at + after for at in found if _OPENS in lines[at] for after in range(1, _FOLLOWING + 1))
         return sorted(at for at in wanted if at < len(lines) and lines[at])
+
+
+def _worth(line: bytes) -> int:
+    """How many lines of this shape a block are worth a look: many where a row fits, some where a word of one stands, none otherwise."""
+    low = line.lower().replace(b"_", b" ")
+    if not _HINTS.search(low):
+        return _SOME_ALIKE if any(word in low for word in _COUNTERS) else 0
+    text = _text(line)
+    if any(word in low for word in _PYTHON_WORDS) or any(ROWS[at].kind in _ALWAYS and REGEXES[at].search(text) for at in hinted(text)):
+        return _MOST_ALIKE
+    return _SOME_ALIKE
 
 
 def _bars(number: int, line: bytes) -> Iterator[tuple[int, str]]:
@@ -157,7 +176,7 @@ def _bars(number: int, line: bytes) -> Iterator[tuple[int, str]]:
         yield number, _text(line)
         return
     states = [state for state in line.split(b"\r") if state]
-    for state in states if len(states) <= 3 * _SOME_ALIKE else [states[0], *states[-2 * _SOME_ALIKE :]]:
+    for state in states if len(states) <= _MOST_STATES else [states[0], *states[1 - _MOST_STATES :]]:
         yield number, _text(state)
 
 

@@ -16,7 +16,7 @@ from rankpatrol.intake.sources import Source, chunks, find
 
 # Of all files together, this much is read line by line; the rest goes through the sieve.
 _CLOSE_HEAD_BYTES, _CLOSE_TAIL_BYTES = 512 << 10, 2 << 20
-_LEAST_HEAD_BYTES, _LEAST_TAIL_BYTES = 2 << 10, 16 << 10
+_LEAST_HEAD_BYTES, _LEAST_TAIL_BYTES = 2 << 10, 8 << 10
 _SNIFFED_BYTES = 64 << 10
 # Text forms get all of a text; a longer one is a log.
 _MOST_TEXT_BYTES = 32 << 20
@@ -111,12 +111,13 @@ class _Reading:
         self.bytes_read = 0
         self._watch = watch
         self._order = 0
+        self._shapes: dict[bytes, int] = {}
         self._head = max(_LEAST_HEAD_BYTES, _CLOSE_HEAD_BYTES // max(1, files))
         self._tail = max(_LEAST_TAIL_BYTES, _CLOSE_TAIL_BYTES // max(1, files))
 
     def read(self, source: Source) -> None:
         """One source, chunk by chunk. What was read before a problem counts."""
-        sieve = Sieve(head_bytes=self._head, tail_bytes=self._tail)
+        sieve = Sieve(head_bytes=self._head, tail_bytes=self._tail, shapes=self._shapes)
         reader = Reader(source.name, teller_of(source.name), order=self._order)
         whole: bytearray | None = bytearray() if TEXT_FORMS else None
         try:

@@ -9,8 +9,9 @@ import stat
 import sys
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 from rankpatrol.core.errors import BadInput
 from rankpatrol.core.records import Missing, Record
@@ -96,8 +97,11 @@ def chunks(source: Source) -> Iterator[bytes]:
         BadInput: it cannot be read, or its packing needs a library that is not installed.
     """
     try:
-        with _open(source) as file:
-            while chunk := file.read(_CHUNK_BYTES):
+        with ExitStack() as opened:
+            file = _open(source, opened)
+            # Of a packed stream one read at a time: what came before a damage is given before the damage is met.
+            read = file.read if isinstance(file, io.BufferedReader) else getattr(file, "read1", file.read)
+            while chunk := read(_CHUNK_BYTES):
                 yield chunk
     except OSError as problem:
         raise BadInput(f"{source.name}: {problem.strerror or problem}", help="The rest was read.") from problem
@@ -105,15 +109,32 @@ def chunks(source: Source) -> Iterator[bytes]:
         raise BadInput(f"{source.name} is packed, and damaged or cut: {problem}", help="What came before the damage was read.") from problem
 
 
-def _open(source: Source) -> BinaryIO:
-    raw = sys.stdin.buffer if source.path is None else source.path.open("rb")
-    buffered = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(raw)  # type: ignore[type-var]
+def _open(source: Source, opened: ExitStack) -> BinaryIO:
+    """The plain stream; all that was opened for it is closed with `opened`, and standard input is left alone."""
+    raw = sys.stdin.buffer if source.path is None else opened.enter_context(source.path.open("rb"))
+    buffered = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(_Raw(raw))
     head = buffered.peek(4)[:4]
     if head.startswith(_GZIP):
-        return gzip.open(buffered)  # type: ignore[return-value]
+        return cast("BinaryIO", opened.enter_context(gzip.open(buffered)))
     if head.startswith(_ZSTD):
-        return _zstd(source, buffered)
+        return opened.enter_context(_zstd(source, buffered))
     return buffered
+
+
+class _Raw(io.RawIOBase):
+    """A stream that is not buffered the usual way, so that its first bytes can be looked at."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._stream.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 def _zstd(source: Source, file: BinaryIO) -> BinaryIO:

@@ -73,7 +73,7 @@ def peer_left(story: Story) -> Diagnosis | None:
     if left and lost:
         return _left(story, tuple(sorted({end.rank for end in left if end.rank is not None})), [quote(left[0].fact), quote(lost[0].first)])
     store = [told for told in lost if told.first.word == "store_gone"]
-    if store:
+    if store and not story.waits and not (story.pace is not None and story.pace.last.order > store[0].last.order):
         return _store_gone([told.first.teller.rank for told in store], [quote(told.first) for told in store[:2]])
     if dead:
         return _dead_process(story)
