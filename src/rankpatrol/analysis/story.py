@@ -143,7 +143,7 @@ class Story:
 
     @cached_property
     def now(self) -> Stamp | None:
-        if nows := self.told(Kind.NOW):
+        if nows := self.told(Kind.NOW, "now"):
             return stamp_in(nows[-1].last.values["now"])
         pulses = [told.last for told in self.told(Kind.PULSE) if told.last.at is not None]
         return max(pulses, key=lambda fact: fact.order).at if pulses else None
@@ -151,11 +151,17 @@ class Story:
     @cached_property
     def silence_s(self) -> float | None:
         """For how long nothing came: the observer's word, else from the last line to its clock, or to the last mere pulse."""
-        stated = [seconds for told in self.told(Kind.SILENCE) if (seconds := stated_seconds(told.last)) is not None]
-        if stated:
-            return max(stated)
+        exact = [seconds for told in self.told(Kind.SILENCE, "") if (seconds := stated_seconds(told.last)) is not None]
+        if exact:
+            return max(exact)
+        written = [stamp_in(told.last.values["last"]) for told in self.told(Kind.NOW, "last")]
+        gaps = [gap for stamp in written if (gap := seconds_between(stamp, self.now)) is not None and gap >= 0]
+        if gaps:
+            return min(gaps)
         last = self._last_stamped()
-        return seconds_between(last, self.now) if last is not None else None
+        if last is not None:
+            return seconds_between(last, self.now)
+        return max((seconds for told in self.told(Kind.SILENCE, "any") if (seconds := stated_seconds(told.last)) is not None), default=None)
 
     def _last_stamped(self) -> Stamp | None:
         if self.now is None:

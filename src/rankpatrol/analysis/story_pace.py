@@ -38,6 +38,7 @@ class Pace(Record, frozen=True, kw_only=True):
     longest_gap_s: float | None
     pauses_s: tuple[float, ...]
     every: int | None
+    stated_s: tuple[float, ...] = ()
 
 
 def pace_of(ledger: Ledger) -> Pace | None:
@@ -59,6 +60,7 @@ def pace_of(ledger: Ledger) -> Pace | None:
         longest_gap_s=max((gap for _, gap in gaps), default=None),
         pauses_s=tuple(gap for mark, gap in gaps if every and mark.step % every == 0 and usual is not None and gap > _LONGER * usual),
         every=every,
+        stated_s=tuple(mark.step_s for mark in marks if mark.step_s),
     )
 
 

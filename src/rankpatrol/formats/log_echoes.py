@@ -21,7 +21,7 @@ _MESSAGES = re.compile(
     r"|store(?:d)? .*timeout|wait timeout after"
     r"|process group .*aborted|Caught \w+ in DataLoader worker process|worker .*(?:died|is dead)"
     r"|Rank \d+ .*received errors|Stop_waiting|remote process exited"
-    r"|\[Rank \d+\] .*timed out in (?:call to wait|blocking wait)|EngineCore|Engine process failed|peer (?:exited|closed|is gone)"
+    r"|\[Rank \d+\] .*timed out in (?:call to wait|blocking wait)|killed due to|EngineCore|Engine process failed|peer (?:exited|closed|is gone)"
 )
 
 

@@ -49,6 +49,8 @@ class Reader:
         """The facts of one line. Never raises: a line that fits nothing states nothing."""
         self._number = number
         whole, clock = _without_clock(text[:LONGEST_LINE].rstrip())
+        if "datetime: " in whole:
+            clock = stamp_in(whole.partition("datetime: ")[2])
         for line in self._mended(whole):
             yield from self._facts(line, clock)
 
@@ -88,9 +90,12 @@ class Reader:
         spoken: set[Kind] = set()
         for at in hinted(text):
             row = ROWS[at]
+            if observed and row.kind is Kind.PHASE:
+                continue  # what the observer says of a phase is not the job's own word
             if spoken and not _may_speak_too(row, spoken):
                 continue
-            if seen := REGEXES[at].search(text):
+            found = REGEXES[at].finditer(text) if row.kind is Kind.GPU else filter(None, (REGEXES[at].search(text),))
+            for seen in found:
                 spoken.add(row.kind)
                 yield self._fact(row.kind, row.word, line, _values(line, seen, row.kind), clock)
         yield from self._progress(line, clock, spoken, observed=observed)
@@ -137,7 +142,7 @@ def _may_speak_too(row: Row, spoken: set[Kind]) -> bool:
     """Whether a row may add to what others said of the same line."""
     if not row.also or (spoken & _SPOKEN_FOR and row.kind not in {Kind.GOING_DOWN, Kind.STATUS}):
         return False
-    return row.kind not in spoken or row.kind in {Kind.SYMPTOM, Kind.OBSERVED}
+    return row.kind not in spoken or row.kind in {Kind.SYMPTOM, Kind.OBSERVED, Kind.NOW}
 
 
 def _without_clock(text: str) -> tuple[str, Stamp | None]:

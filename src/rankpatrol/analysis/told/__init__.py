@@ -47,6 +47,7 @@ RULES: tuple[Rule, ...] = (
     teardown.stuck_after_the_end,
     collectives.timed_out,
     pace.slow,
+    ends.watchdog_was_wrong,
     ends.left_over,
     silence.standing_still,
     silence.as_usual,

@@ -33,7 +33,7 @@ class Missing(Record, frozen=True):
 def timed_out(story: Story) -> Diagnosis | None:
     """Somebody waited in vain: by statuses, by a barrier's own list, or by the one rank that reports nothing."""
     barrier = absent_from_barrier(story)
-    if not story.waits and not barrier:
+    if not story.waits and not barrier and not story.says(Kind.NAMED_LAGGING, ""):
         return None
     missing = _missing(story, barrier)
     where = elsewhere(story, missing.ranks if missing else ())

@@ -168,7 +168,8 @@ def _clocks(story: Story) -> Diagnosis | None:
     slow = story.told(Kind.SYMPTOM, "clock_low")
     if not slow or story.waits or story.failures:
         return None
-    ranks = sorted({rank for told in slow if (rank := story.rank_of(told.first.teller, told.first)) is not None})
+    found = [_named_in(told.first) if "rank" in told.first.values else story.rank_of(told.first.teller, told.first) for told in slow]
+    ranks = sorted({rank for rank in found if rank is not None})
     one = ranks[0] if len(ranks) == 1 else None
     return Diagnosis(
         verdict="slow",
@@ -179,6 +180,11 @@ def _clocks(story: Story) -> Diagnosis | None:
         reasons_for=tuple(quote(told.first) for told in slow[:3]),
         suggested=("Look at temperature, power cap and cooling of that GPU; compare its clocks with its neighbours'",),
     )
+
+
+def _named_in(fact: Fact) -> int | None:
+    rank = fact.number("rank")
+    return int(rank) if rank is not None else None
 
 
 def gpu_memory(story: Story) -> Diagnosis | None:

@@ -141,6 +141,21 @@ def _dead_process(story: Story) -> Diagnosis | None:
     )
 
 
+def watchdog_was_wrong(story: Story) -> Diagnosis | None:
+    """c10d's watchdog said that it does not move, and steps came after it."""
+    stuck = story.told(Kind.WATCHDOG_STUCK)
+    if not stuck or story.went_down or story.waits or story.pace is None or story.pace.last.order < stuck[-1].last.order:
+        return None
+    return Diagnosis(
+        verdict="healthy",
+        cause="watchdog_false_alarm",
+        sentence=f"c10d's watchdog complained, and the steps went on after it (to {story.pace.last.step})",
+        reasons_for=(quote(stuck[-1].last),),
+        reasons_against=("the process may still be ended by it",),
+        suggested=("Raise TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC if it comes again",),
+    )
+
+
 def left_over(story: Story) -> Diagnosis | None:
     """Something ended, and no line says of what: the outcome without a culprit."""
     lost = story.told(Kind.COLLATERAL)

@@ -38,7 +38,7 @@ def slow(story: Story) -> Diagnosis | None:
         return None
     parts = _parts(story)
     if not parts:
-        return _meters(story)
+        return _meters(story) or _slower_than_usual(story)
     steps = [value for rank in parts.values() for name, value in rank.items() if name in _STEP]
     return _one_stands_out(story, parts) or _all_wait_for_data(story, parts, steps) or _nobody(story, parts, steps)
 
@@ -81,6 +81,34 @@ def _meters(story: Story) -> Diagnosis | None:
                 suggested=("More loader processes, a larger prefetch_factor, or data on faster storage",),
             )
     return None
+
+
+def _slower_than_usual(story: Story) -> Diagnosis | None:
+    """What the lines state of a step, against what the observer calls usual, or against their own beginning."""
+    recent, before, why = _paces(story)
+    if recent is None or before is None or recent < _SLOWER * before:
+        return None
+    return Diagnosis(
+        verdict="slow",
+        cause="straggler_unattributable",
+        certainty=Certainty.SUSPECTED,
+        sentence=f"a step takes {recent:g} s where {before:g} s {why}; whose fault it is these lines do not say",
+        reasons_for=(f"the last step seen is {story.pace.last.step if story.pace else '?'}",),
+        suggested=("Compare the ranks' own times (data, forward) and their GPUs' clocks",),
+    )
+
+
+def _paces(story: Story) -> tuple[float | None, float | None, str]:
+    pace = story.pace
+    if pace is None or len(pace.stated_s) < 2:
+        return None, None, ""
+    recent = median(pace.stated_s[-5:])
+    for told in story.told(Kind.TIMES, "baseline"):
+        usual = told.last.number("ms")
+        if usual:
+            return recent, usual / (1.0 if told.last.values.get("unit") == "s" else 1000.0), "is usual"
+    half = len(pace.stated_s) // 2
+    return (recent, median(pace.stated_s[:half][-5:]), "was usual") if half >= 3 else (recent, None, "")
 
 
 def _straggler(story: Story, rank: int, name: str, value: float, others: float) -> Diagnosis:

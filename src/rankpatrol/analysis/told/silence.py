@@ -17,6 +17,7 @@ _BUDGETS_S = {"preprocessing": 7200.0, "evaluating": 3600.0, "saving": 1800.0, "
 _STOOD_STILL_S = 600.0
 _BUSY_RATIO = 50.0
 _SPINNING_POWER_RATIO = 0.5
+_WORKING_W = 300.0  # a waiting kernel draws a third of that on the GPUs that train
 
 
 def standing_still(story: Story) -> Diagnosis | None:
@@ -142,7 +143,7 @@ def _stood_still(story: Story, phase: Told, silence: float) -> Diagnosis:
     return Diagnosis(
         verdict="hang",
         cause="filesystem_stall" if stuck else _CAUSES_OF_STANDSTILL.get(word, "unknown"),
-        culprit_ranks=(rank,) if rank is not None and stuck else None,
+        culprit_ranks=(rank,) if rank is not None and (stuck or story.says(Kind.PHASE, "waiting")) else None,
         certainty=Certainty.SUPPORTED if stuck else Certainty.SUSPECTED,
         sentence=f"{f'rank {rank}' if rank is not None else 'a rank'} stands still while {word}{at} for {say_duration(silence)}",
         reasons_for=(quote(phase.last), *(quote(told.first) for told in stuck[:2])),
@@ -156,9 +157,11 @@ def _buffered(story: Story) -> Diagnosis | None:
     power = [(fact.number("power_w"), fact.number("before_w")) for fact in readings]
     spins = any(now is not None and before is not None and now < _SPINNING_POWER_RATIO * before for now, before in power)
     busy = [fact for fact in readings if (fact.number("util") or 0) >= _BUSY_RATIO or fact.values.get("state") in {"busy", "active"}]
-    strong = [fact for fact in busy if (fact.number("power_w") or 0) >= 300]
-    signs = story.told(Kind.OBSERVED, "buffered", "log_size")
-    if spins or not busy or len(busy) < len(readings) or not (strong or signs):
+    strong = [fact for fact in busy if (fact.number("power_w") or 0) >= _WORKING_W]
+    moves = [told for told in story.told(Kind.OBSERVED, "goes_on") if told.last.values["before"] != told.last.values["after"]]
+    signs = moves + story.told(Kind.OBSERVED, "buffered") + [told for told in story.told(Kind.OBSERVED, "log_size") if _whole_blocks(told)]
+    works = bool(busy) and len(busy) == len(readings) and not spins
+    if not moves and not (works and (strong or signs)):
         return None
     return Diagnosis(
         verdict="benign_wait",
@@ -171,13 +174,20 @@ def _buffered(story: Story) -> Diagnosis | None:
     )
 
 
+def _whole_blocks(told: Told) -> bool:
+    """Whether the log's size is one that a writer's buffer leaves (a multiple of 4096)."""
+    size = told.last.number("size") or told.last.number("size2")
+    return size is not None and size > 0 and size % 4096 == 0
+
+
 def _first_step(story: Story, silence: float | None) -> Diagnosis | None:
     """Before any second step: kernels are chosen, graphs built, caches filled."""
     begun = story.told(Kind.PHASE, "first_step", "training", "ready")
     if story.pace is not None and story.pace.last.step > 1:
         return None
     told = story.told(Kind.PHASE, "first_step") or (begun if story.pace is None or story.pace.last.step <= 1 else [])
-    if not told or silence is None or silence > _BUDGETS_S["compiling"] or story.told(Kind.OBSERVED, "earlier"):
+    earlier = max((seconds for each in story.told(Kind.OBSERVED, "earlier") if (seconds := stated_seconds(each.last))), default=None)
+    if not told or silence is None or silence > (_BUDGETS_S["compiling"] if earlier is None else _AS_BEFORE * earlier):
         return None
     return Diagnosis(
         verdict="benign_wait",
@@ -186,6 +196,27 @@ def _first_step(story: Story, silence: float | None) -> Diagnosis | None:
         reasons_for=tuple(quote(each.last) for each in told[-1:]),
         reasons_against=("a first collective that never ends would look alike: look again, or take stacks",),
         suggested=("Wait; take stacks if it lasts (`rankpatrol capture --pid PID`)",),
+    )
+
+
+def _waits_for_loader(story: Story, silence: float | None) -> Diagnosis | None:
+    """One rank's last word is that it waits for its loader; or a fork was warned of, and loader processes sit in a lock."""
+    waiting = [told for told in story.told(Kind.PHASE, "loader_wait") if told.last.teller.rank is not None]
+    ranks = {told.last.teller.rank for told in waiting}
+    locked, forked = story.told(Kind.OBSERVED, "loader_lock"), story.told(Kind.SYMPTOM, "fork_warning")
+    if len(ranks) != 1 and not (locked and forked):
+        return None
+    rank = ranks.pop() if len(ranks) == 1 else None
+    stuck = story.told(Kind.OBSERVED, "kernel_state")
+    length = f" for {say_duration(silence)}" if silence is not None else ""
+    return Diagnosis(
+        verdict="hang",
+        cause="data_loader_fork_lock" if locked and forked else "data_loader_worker_stuck",
+        culprit_ranks=(rank,) if rank is not None else None,
+        certainty=Certainty.SUPPORTED if stuck or locked else Certainty.SUSPECTED,
+        sentence=f"{f'rank {rank}' if rank is not None else 'a rank'} waits for its loader processes, which deliver nothing{length}",
+        reasons_for=tuple(quote(told.last) for told in (waiting + forked + locked + stuck)[:3]),
+        suggested=("Take the stacks of that rank's loader processes (`rankpatrol capture --pid PID`)",),
     )
 
 
@@ -214,6 +245,8 @@ def _stalled(story: Story, silence: float | None, pulse: Told | None) -> Diagnos
     gpus = [told.last for told in story.told(Kind.GPU) if (told.last.number("util") or 0) >= 95]
     if gpus:
         against = ("utilisation of 100 % is no work: a waiting kernel shows it, at low power",)
+    if (loader := _waits_for_loader(story, silence)) is not None:
+        return loader
     fs = story.told(Kind.SYMPTOM, "fs_stall", "hung_task")
     length = f"for {say_duration(silence)}" if silence is not None else "while the signs of life go on"
     return Diagnosis(

@@ -92,7 +92,7 @@ ROWS = (
             "clock_low",
             "slowdown throttl clocks_throttle thermal_violation",
             (
-                r"(?:HW|SW)?[ _]?(?:Thermal|Power Brake)?[ _]?[Ss]lowdown\s*[:=]?\s*(?:Active|ACTIVE|active|1\b)"
+                r"(?:\brank[ =](?P<rank>\d+)\b.{0,80})?(?:HW|SW)?[ _]?(?:Thermal|Power Brake)?[ _]?[Ss]lowdown\s*[:=]?\s*(?:Active|ACTIVE|active|1\b)"
                 r"|(?:[Tt]hermal|[Pp]ower)[ -][Tt]hrottl(?:ing|ed)|throttle[d_]?\w*[ =:]+(?!none|None|0x0+\b|0\b"
                 r"|Not)\S+"
             ),

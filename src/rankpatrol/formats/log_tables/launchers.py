@@ -80,8 +80,8 @@ ROWS = (
         ),
         (
             "ray_oom",
-            "memory_monitor ray_killed low_memory",
-            r"(?:workers?|tasks?) .{0,60}killed due to (?:the node running low on )?memory|OutOfMemoryError: Task was killed",
+            "killed_due running_low memory_pressure",
+            r"(?:workers?|tasks?) .{0,60}killed due to (?:the node running low on )?memory|was killed due to the node running low",
         ),
         ("ray_node", "node_died marked_dead", r"[Nn]ode.{0,80}(?:has been marked dead|died|marked as dead)"),
         ("lost_agent", "agent_lost keep-alive keep_alive", r"(?:The node|[Nn]ode) '?(?P<host>[\w.-]+)'? has failed to (?:send|renew)"),

@@ -34,6 +34,24 @@ ROWS = (
         ),
         also=True,
     ),
+    # Any other length of time in an observer's line, unless it is a limit, a usual value, or the span of a rate.
+    *rows(
+        Kind.SILENCE,
+        (
+            "any",
+            "min h s",
+            (
+                r"^\s*(?:--|##?)\s(?:(?!earlier|previous|usual|took|takes|time-?out|limit|every|\beta\b|\bin \d|since start|per step|interval).)*?"
+                r"(?<![\w.:])(?P<n>\d+(?:\.\d+)?) ?(?P<unit>min|minutes?|m|h|hours?)(?P<n2>\d\d)?\b(?! since start)"
+            ),
+        ),
+        also=True,
+    ),
+    *rows(
+        Kind.NOW,
+        ("last", "last_write last_line last_output mtime", r"(?:last (?:write|line|output|log line)|mtime)[ :=at]*(?P<last>\d[\d:./T -]{6,}\d)"),
+        also=True,
+    ),
     *rows(
         Kind.ALIVE,
         (
@@ -58,19 +76,20 @@ ROWS = (
             "util",
             r"\bgpu ?[=:]? ?(?P<gpu>\d+)\b.{0,20}?util\w*[ =:]+(?P<util>\d+)" + _POWER,
         ),
+        ("listed", "nvidia-smi gpu", r"(?<![\d:])(?P<gpu>\d{1,2}): ?(?:util )?(?P<util>\d{1,3}) ?%(?:,? ?(?P<power_w>\d+) ?W)?"),
         ("all", "gpu util", r"(?:gpus?|util\w*)\b[^\d]{0,40}(?P<util>\d{1,3})(?:-\d+)? ?%(?:.{0,40}?(?P<power_w>\d+) ?W\b)?"),
         ("all", "gpu", r"gpus? (?:are |is )?(?P<state>busy|idle|active)(?:.{0,40}?(?P<power_w>\d+) ?W\b)?"),
         also=True,
     ),
     *rows(
         Kind.OBSERVED,
-        ("steps_done", "steps:", r"steps?: ?(?P<steps>\d+)\b"),
+        ("steps_done", "steps:", r"(?<!first )steps?: ?(?P<steps>\d+)\b(?! ?(?:s|ms|min|m|h)\b)"),
         ("since_start", "since_start", r"time since start: ?(?P<seconds>\d+) ?s"),
         (
             "earlier",
             "previous earlier usual before",
             (
-                r"(?:previous|earlier|usual\w*|before|last runs?|past)\b.{0,60}?(?:phases?|times?|gaps?|evals?|saves?"
+                r"^\s*(?:--|##?)\s.*?(?:previous|earlier|usual\w*|before|last runs?|past)\b.{0,60}?(?:phases?|times?|gaps?|evals?|saves?"
                 r"|compil\w+|loads?|starts?|took|takes)\b[^\d]{0,20}(?P<seconds>\d+(?:\.\d+)?) ?(?P<unit>s|min|m|h)?"
             ),
         ),
@@ -79,6 +98,8 @@ ROWS = (
             "size grow bytes",
             r"(?:file|log|shard|checkpoint|tmp|\.pt|\.distcp|cache).{0,60}?(?:grow(?:s|ing|n)|-> ?\d|increas\w+)",
         ),
+        ("goes_on", "->", r"(?:step|iter\w*|event|counter|epoch)s?\b[^>]{0,40}?(?P<before>\d+) ?-> ?(?P<after>\d+)"),
+        ("loader_lock", "futex lock", r"(?:loader|worker)s?\b.{0,60}(?:futex|lock)"),
         ("log_size", "log_size size log_file bytes", r"log.{0,20}?size[ =:]+(?P<size>\d+)|(?P<size2>\d+) bytes"),
         ("buffered", "buffer", r"(?:block|fully?|stdout|output|log).{0,12}buffer(?:ed|ing)?|not flushed"),
         ("cpu_works", "cpu", r"cpu.{0,40}?(?P<cpu>\d{2,4}(?:\.\d+)?) ?%"),
@@ -99,7 +120,7 @@ ROWS = (
         (
             "baseline",
             "baseline usual normal",
-            r"(?:baseline|usual|normal(?:ly)?|before)\b.{0,30}?(?P<ms>\d+(?:\.\d+)?) ?(?P<unit>ms|s)?\s*$",
+            r"(?:baseline|usual|normal(?:ly)?)\b.{0,40}?(?P<ms>\d+(?:\.\d+)?) ?(?P<unit>ms|s)?\b(?! ?(?:min|%|W))",
         ),
         (
             "meter",

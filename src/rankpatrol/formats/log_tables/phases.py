@@ -8,9 +8,9 @@ ROWS = (
         Kind.FINISHED,
         (
             "",
-            "training end_time train_runtime finished completed done exiting stopped",
+            "done training end_time train_runtime finished completed done exiting stopped",
             (
-                r"[Tt]raining (?:is |was |has )?(?:completed?|finished|done|ended|over)\b|End time of running main"
+                r"\b[Dd]one\b.{0,20}\b(?P<count>\d+)/(?P=count)\b|[Tt]raining (?:is |was |has )?(?:completed?|finished|done|ended|over)\b|End time of running main"
                 r"|'?train_runtime'?\s*[=:]|Finished training|`?Trainer\.fit`? stopped|exiting program (?:after"
                 r"|at) iteration|[Aa]ll (?:epochs|steps) (?:done|completed|finished)"
                 r"|[Tt]rain(?:ing)? (?:run )?end(?:ed)?\b|saved final (?:model|checkpoint)|last_model_checkpoint"
@@ -62,6 +62,21 @@ ROWS = (
         Kind.PHASE,
         ("waiting", "waiting_for", r"[Ww]aiting for (?:the )?(?:local )?(?:main process|rank ?0|master|main rank)"),
         (
+            "loaded",
+            "loaded resum",
+            r"(?:successfully )?loaded .{0,60}(?:check-?point|ckpt|weights|model|state)|resum(?:ed|ing) (?:from|training)",
+        ),
+        (
+            "loading",
+            "load restor",
+            (
+                r"\b(?:load(?:ing)?|restor(?:e|ing)|materializ\w+|shard(?:ing)?)\b.{0,40}(?:check-?point|ckpt|weights"
+                r"|model|safetensors|shards|state|optimizer|pipeline|tensors)"
+            ),
+        ),
+        ("loader_wait", "waiting", r"[Ww]aiting (?:for|on) (?:the )?(?:next )?(?:batch|data ?loader|loader|data)\b"),
+        ("ending", "destroy", r"destroy(?:ing)?[ _](?:the )?process[ _]?group"),
+        (
             "saving",
             "sav ckpt checkpoint upload writing",
             (
@@ -77,19 +92,6 @@ ROWS = (
             (
                 r"\b(?:saved|wrote|written)\b.{0,60}(?:check-?point|ckpt|model|state|optimizer)|successfully saved"
                 r"|(?:check-?point|ckpt).{0,60}(?:saved|written|complete)"
-            ),
-        ),
-        (
-            "loaded",
-            "loaded resum",
-            r"(?:successfully )?loaded .{0,60}(?:check-?point|ckpt|weights|model|state)|resum(?:ed|ing) (?:from|training)",
-        ),
-        (
-            "loading",
-            "load restor",
-            (
-                r"\b(?:load(?:ing)?|restor(?:e|ing)|materializ\w+|shard(?:ing)?)\b.{0,40}(?:check-?point|ckpt|weights"
-                r"|model|safetensors|shards|state|optimizer|pipeline|tensors)"
             ),
         ),
         (
@@ -118,7 +120,7 @@ ROWS = (
             "eval valid test predict generat score bench",
             (
                 r"\b(?:eval(?:uat(?:e|ing|ion|or))?|valid(?:at(?:e|ing|ion))?|Validation|Testing|predict(?:ing|ion)?"
-                r"|inference|benchmarking|scoring)\b(?!.{0,20}(?:loss|ppl|acc\w*|metrics?"
+                r"|inference|scoring)\b(?!.{0,20}(?:loss|ppl|acc\w*|metrics?"
                 r"|results?)\b.{0,12}(?:[=:]|is) ?\d)|Running (?:generat\w+|loglikelihood|eval\w*)|\bgenerate_until\b"
             ),
         ),
@@ -134,8 +136,8 @@ ROWS = (
         ),
         (
             "first_step",
-            "first warm",
-            r"first (?:step|iteration|batch|forward)|warm-?up (?:step|iteration|run|phase|started|begins)|profil(?:e|ing) (?:run|memory)",
+            "first warm before_the_start",
+            r"first (?:step|iteration|batch|forward)|before the start of training step|warm-?up (?:step|iteration|run|phase|started|begins)|profil(?:e|ing) (?:run|memory)",
         ),
         (
             "starting",

@@ -118,8 +118,7 @@ ROWS = (
     *rows(
         Kind.NAMED_LAGGING,
         ("", "ranks_that_caused", r"ranks that caused the desync are:\s*(?P<ranks>[\d, ]*)"),
-        ("", "reached_by", r"\[(?P<ranks>\d[\d, ]*)\] (?:joined but didn't finish|didn't join|haven't reached)"),
-        ("", "last_finished finished_collective", r"-\s*\[(?P<ranks>\d[\d, ]*)\] finished collective #(?P<seq>\d+)"),
+        ("", "didn't_join", r"\[(?P<ranks>\d[\d, ]*)\] finished collective #(?P<seq>\d+), but didn't join"),
     ),
     *rows(
         Kind.SYMPTOM,
