@@ -5,6 +5,8 @@ from rankpatrol.core.testimony import Fact, Kind
 from rankpatrol.formats.log_ledger import Ledger
 
 _DEFAULT_GROUPS = frozenset({None, "0", "default_pg", ""})
+# A rank's number in the group differs from its global one: a group of some ranks, which one is not said.
+_SOME_SUBGROUP = "?"
 
 
 class Wait(Record, frozen=True, kw_only=True):
@@ -75,6 +77,8 @@ def _wait(fact: Fact, groups: dict[tuple[int | None, str | None], str | None]) -
     sequence = fact.number("seq")
     timeout_ms, ran_ms = fact.number("timeout_ms"), fact.number("ran_ms")
     inside = fact.number("group_rank")
+    if group is None and inside is not None and fact.teller.rank is not None and int(inside) != fact.teller.rank:
+        group = _SOME_SUBGROUP
     return Wait(
         rank=_global(fact, group),
         group=group,

@@ -14,7 +14,7 @@ _CLASSES = frozenset({
 })  # fmt: skip
 # By message, whatever the class.
 _MESSAGES = re.compile(
-    r"NCCL (?:error|communicator)|ncclRemoteError|Connection closed by peer|Connection reset by peer"
+    r"NCCL (?:error|communicator)|is setting up NCCL|unhandled (?:system|cuda) error|nccl(?:System|Internal|UnhandledCuda)Error|ncclRemoteError|Connection closed by peer|Connection reset by peer"
     r"|Broken pipe|Read error \[|Write error \["
     r"|Timed out waiting \d+ms for (?:send|recv)|Gloo connectFullMesh|Watchdog caught|watchdog thread terminated|monitoredBarrier"
     r"|Detected mismatch between collectives|Pin memory thread exited|DataLoader worker|Socket Timeout"

@@ -22,8 +22,8 @@ class Line(Record, frozen=True, kw_only=True):
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"
 # Name, form, and the characters it may begin with. Group names say what a number is: `rank` is global, `local` is not.
 STYLES = (
-    ("torch, and own loops: [rank3]: or [rank 3]", r"\[rank[ :=]{0,2}(?P<rank>\d{1,6})\]:?", "["),
-    ("torchrun --tee: [default3]:, by role name and LOCAL rank", r"\[(?!rank)[a-zA-Z_]{1,20}(?P<local>\d{1,3})\]:", "["),
+    ("torch, and own loops: [rank3]: or [rank 3]", r"\[(?:rank|RANK)[ :=]{0,2}(?P<rank>\d{1,6})\]:?", "["),
+    ("torchrun --tee: [default3]:, by role name and LOCAL rank", r"\[(?!rank|RANK|Rank)[a-zA-Z_]{1,20}(?P<local>\d{1,3})\]:", "["),
     ("mpirun --tag-output: [1,3]<stderr>:", r"\[\d+,(?P<rank>\d{1,6})\]<std(?:out|err|diag)>:", "["),
     ("horovodrun: [3]<stderr>:", r"\[(?P<rank>\d{1,6})\]<std(?:out|err)>:", "["),
     ("Ray: (Actor pid=7, ip=10.0.0.1)", r"\((?P<component>[\w.:-]+)(?: [\w=]+)? pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.:-]+))?\)", "("),
@@ -40,6 +40,7 @@ STYLES = (
         r"[\[|]? ?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)(?:\]|:| ?\||(?=\s))",
         "[|DIWECF ",
     ),
+    ("vLLM, DeepSpeed: [core.py:367], [launch.py:315:sigkill_handler]", r"\[[\w.-]{1,60}\.py:\d+(?::\w+)?\]", "["),
     ("a line number or pid of a viewer: [80746] [rank0]", r"\[\d{1,9}\](?= \[(?:rank|[EWIF]\d* ))", "["),
     ("a separator", r"[|,-] (?!now=)(?=\S)", "|,-"),
 )
@@ -51,7 +52,7 @@ _BY_FIRST = {
 # c10: `[E ProcessGroupNCCL.cpp:475] `, `[E722 09:00:10.118820000 ProcessGroupNCCL.cpp:632] `;
 # torchelastic: `W1129 12:37:58.484000 4257 torch/…py:9] `.
 _GLOG = re.compile(
-    r"\[?(?P<level>[IWEF])(?P<stamp>\d{3,4} \d\d:\d\d:\d\d\.\d{3,9})?[ k](?:(?P<pid>\d+) )?(?:\S*?(?:\w+\.(?:cpp"
+    r"\[?(?P<level>[IWEF])(?P<stamp>\d{3,4} \d\d:\d\d:\d\d(?:\.\d{1,9})?)?[ k](?:(?P<pid>\d+) )?(?:\S*?(?:\w+\.(?:cpp"
     r"|hpp|py|cc|h)):\d+|\S+)\] (?:\[c10d\] )?"
 )
 _GROUP = re.compile(

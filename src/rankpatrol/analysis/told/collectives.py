@@ -19,6 +19,7 @@ from rankpatrol.core.testimony import Kind
 # A rank that ran this many collectives ahead of the stuck one is blocked on the device, not in its Python.
 _FAR_AHEAD = 20
 # Between two ranks, not of a whole group: the others do not take part, and numbers are the pair's own.
+_FEW_REPORTERS = 3
 _BETWEEN_TWO = frozenset({"SEND", "RECV", "send", "recv"})
 
 
@@ -37,7 +38,7 @@ def timed_out(story: Story) -> Diagnosis | None:
         return None
     missing = _missing(story, barrier)
     where = elsewhere(story, missing.ranks if missing else ())
-    if missing is None and where is not None and where.rank is not None and where.rank not in _reporters(story):
+    if missing is None and where is not None and where.rank is not None and where.rank not in _heard(story):
         missing = Missing((where.rank,), "it is the only rank that is seen elsewhere", strong=False)
     return _named(story, missing, where) if missing else _unnamed(story, where)
 
@@ -67,7 +68,8 @@ def _behind(story: Story) -> Missing | None:
     """Ranks whose last enqueued collective in a group lies before the one that the others time out in."""
     stuck: dict[str | None, int] = {}
     for wait in story.waits:
-        if wait.sequence is not None and wait.rank is not None and wait.operation not in _BETWEEN_TWO:
+        # Without the group's name the numbers of two ranks may be of two groups.
+        if wait.sequence is not None and wait.rank is not None and wait.operation not in _BETWEEN_TWO and wait.group not in {None, "?"}:
             group = "0" if wait.in_default_group() else wait.group
             stuck[group] = max(stuck.get(group, 0), wait.sequence)
     ranks: set[int] = set()
@@ -90,8 +92,11 @@ def _not_heard(story: Story) -> Missing | None:
     if len(absent) != 1 or len(reporters) < 2:
         return None
     rank = next(iter(absent))
-    certain = story.world_size is not None or rank in story.seen_ranks or rank < max(reporters)
-    return Missing((rank,), f"{ranks_words(reporters)} report a time-out, and it does not", strong=False) if certain else None
+    exists = story.world_size is not None or rank in story.seen_ranks
+    # A hole in the numbers is a rank, too; but of a pasted log with two reporters as much may be left out as is there.
+    if not exists and not (rank < max(reporters) and len(reporters) >= _FEW_REPORTERS):
+        return None
+    return Missing((rank,), f"{ranks_words(reporters)} report a time-out, and it does not", strong=False)
 
 
 def _named(story: Story, missing: Missing, where: Elsewhere | None) -> Diagnosis:

@@ -101,13 +101,15 @@ def _store_gone(tellers: list[int | None], reasons: list[str]) -> Diagnosis:
     rank = 0 if known and 0 not in known and len(known) == len(set(tellers)) else None
     return Diagnosis(
         verdict="crash",
-        cause="peer_exited_first" if rank == 0 or not known else "launcher_lost_worker",
+        cause="peer_exited_first",
         culprit_ranks=named(rank),
         victim_ranks=tuple(sorted(known)),
-        certainty=Certainty.SUPPORTED if len(known) > 1 else Certainty.SUSPECTED,
         sentence=f"the store is gone: {'rank 0, which holds it,' if rank == 0 else 'the process that holds it'} ended before the others",
         reasons_for=tuple(reasons),
-        reasons_against=("why it ended stands in its own log (of its first attempt), not here",),
+        reasons_against=(
+            "why it ended stands in its own log (of its first attempt), not here",
+            *(() if rank == 0 else ("rank 0 misses it as well, or is not told apart: the launcher's agent may hold it",)),
+        ),
         suggested=(
             "Read the end of rank 0's log, and that of the launcher on its node",
             "The warnings of the others need no search of their own",

@@ -19,11 +19,12 @@ def own_exception(story: Story) -> Diagnosis | None:
     own = [failure for failure in story.failures if _first_hand(story, failure)]
     if not own:
         return None
-    alike = [failure for failure in own if failure.exception == own[0].exception]
-    ranks = sorted({failure.rank for failure in alike if failure.rank is not None})
-    first = own[0]
-    if len(ranks) > 1 and not _clearly_first(alike):
-        return _all_alike(story, first, ranks)
+    first, ranks = own[0], sorted({failure.rank for failure in own if failure.rank is not None})
+    if len(ranks) > 1:
+        earliest = _earliest(own)
+        if earliest is None:
+            return _nobody_first(story, own, ranks)
+        first = earliest
     rank = first.rank if first.rank is not None else _only_dead(story)
     suffer = story.others_suffer(rank) or _others_alive(story, rank)
     return Diagnosis(
@@ -70,24 +71,32 @@ def _first_hand(story: Story, failure: Failure) -> bool:
     return True
 
 
-def _clearly_first(failures: list[Failure]) -> bool:
-    """Whether the first stands well before the next one of the same kind."""
+def _earliest(failures: list[Failure]) -> Failure | None:
+    """The one that stands well before those of other ranks: by one clock; of different kinds in one file, by the order of lines."""
     by_rank = {failure.rank: failure for failure in reversed(failures)}
     ordered = sorted(by_rank.values(), key=lambda failure: failure.fact.order)
-    first, second = ordered[0].fact.at, ordered[1].fact.at
-    if first is None or second is None or first.form != second.form:
-        return False
-    gap = seconds_between(first, second)
-    return gap is not None and gap > _AT_ONCE_S
+    if len({failure.fact.where.file for failure in ordered}) == 1 and len({failure.exception for failure in ordered}) > 1:
+        return ordered[0] if ordered[0].exception != ordered[1].exception else None
+    stamped = [failure for failure in ordered if failure.fact.at is not None]
+    if len(stamped) != len(ordered) or len({failure.fact.at.form for failure in stamped if failure.fact.at is not None}) > 1:
+        return None
+    ordered = sorted(
+        stamped, key=lambda failure: (failure.fact.at.day or 0, failure.fact.at.second_of_day_s) if failure.fact.at else (0, 0.0)
+    )
+    gap = seconds_between(ordered[0].fact.at, ordered[1].fact.at)
+    return ordered[0] if gap is not None and gap > _AT_ONCE_S else None
 
 
-def _all_alike(story: Story, first: Failure, ranks: list[int]) -> Diagnosis:
+def _nobody_first(story: Story, own: list[Failure], ranks: list[int]) -> Diagnosis:
+    first = own[0]
+    alike = len({failure.exception for failure in own}) == 1
+    what = f"each raised {_say(first)}: the same fault" if alike else f"raised exceptions of their own, {_say(first)} among them: faults"
     return Diagnosis(
         verdict=story.verdict(),
         cause="user_exception",
-        certainty=Certainty.SUPPORTED,
-        sentence=f"{ranks_words(ranks)} each raised {_say(first)}: the same fault on several ranks, so no single one is to blame",
-        reasons_for=(quote(first.fact),),
+        certainty=Certainty.SUPPORTED if alike else Certainty.SUSPECTED,
+        sentence=f"{ranks_words(ranks)} {what} on several ranks, so no single one is to blame",
+        reasons_for=tuple(quote(failure.fact) for failure in own[: 1 if alike else 3]),
         reasons_against=("which of them was first cannot be told from these lines",),
         suggested=_advice(first),
     )

@@ -18,6 +18,8 @@ def loader_died(story: Story) -> Diagnosis | None:
     fact = dead[0].first
     cause, phrase, suggested = _how(story, [told.first for told in dead])
     rank = _rank(story, fact)
+    if len({told.first.teller.rank for told in dead}) > 1:
+        rank = None  # several ranks lost theirs: the memory, or its lack, is the job's
     kills = story.told(Kind.KILLED_BY_KERNEL)
     return Diagnosis(
         verdict=story.verdict(),
@@ -43,7 +45,7 @@ def _how(story: Story, facts: list[Fact]) -> tuple[str, str, tuple[str, ...]]:
                 "or fewer loader processes, or a smaller prefetch_factor",
             ),
         )
-    if "Killed" in signals or story.says(Kind.KILLED_BY_KERNEL):
+    if "Killed" in signals or story.says(Kind.KILLED_BY_KERNEL) or story.says(Kind.SCHEDULER, "oom"):
         return (
             "data_worker_killed_oom",
             "was killed, most likely for want of host memory",

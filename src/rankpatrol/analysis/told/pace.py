@@ -29,6 +29,7 @@ _OWN_PARTS = (
 _DATA_PARTS = frozenset({"data_wait", "data", "data_load", "dataload", "dataloader", "load", "fetch", "collate", "preproc"})
 _STANDS_OUT = 2.0
 _SLOWER = 1.3
+_MUCH_SLOWER = 1.5  # than at its own beginning: lengths of sequences differ
 _MOSTLY = 0.4
 
 
@@ -86,7 +87,7 @@ def _meters(story: Story) -> Diagnosis | None:
 def _slower_than_usual(story: Story) -> Diagnosis | None:
     """What the lines state of a step, against what the observer calls usual, or against their own beginning."""
     recent, before, why = _paces(story)
-    if recent is None or before is None or recent < _SLOWER * before:
+    if recent is None or before is None or recent < (_SLOWER if why == "is usual" else _MUCH_SLOWER) * before:
         return None
     return Diagnosis(
         verdict="slow",

@@ -38,7 +38,7 @@ _WEAK = frozenset({"step_cancelled", "deleted", "cancelled", "walltime_signal"})
 def ended_by_scheduler(story: Story) -> Diagnosis | None:
     """Time limit, pre-emption, cancellation, a lost node, or the scheduler's own memory limit."""
     words = [told for told in story.told(Kind.SCHEDULER) if not _of_an_earlier_attempt(story, told)]
-    words = [told for told in words if not _failed_before(story, told)]
+    words = [told for told in words if not _failed_before(story, told) and not (told.first.word == "oom" and story.says(Kind.LOADER_DIED))]
     if not words:
         return _told_to_end(story)
     told = min(words, key=lambda each: _ORDER.index(each.first.word))

@@ -199,6 +199,34 @@ def _first_step(story: Story, silence: float | None) -> Diagnosis | None:
     )
 
 
+def _one_behind(story: Story) -> tuple[int, int, int] | None:
+    """The one rank whose counter ends lower than that of all others, where all count alike: (rank, its step, theirs)."""
+    counters = {key[1]: counter for key, counter in story.ledger.counters.items() if key[0] == "rank" and isinstance(key[1], int)}
+    if len(counters) < 3 or len({counter.strength for counter in counters.values()}) > 1:
+        return None
+    lines = [counter.count for counter in counters.values()]
+    steps = {rank: counter.marks()[-1].step for rank, counter in counters.items()}
+    highest = max(steps.values())
+    low = [rank for rank, step in steps.items() if step < highest]
+    if len(low) != 1 or max(lines) - min(lines) > 1 or len(counters) < len(story.ranks):
+        return None
+    return low[0], steps[low[0]], highest
+
+
+def _behind(story: Story, behind: tuple[int, int, int], length: str, reasons: tuple[str, ...]) -> Diagnosis:
+    rank, step, theirs = behind
+    return Diagnosis(
+        verdict="hang",
+        cause="unknown",
+        culprit_ranks=(rank,),
+        victim_ranks=tuple(sorted(story.ranks - {rank})),
+        sentence=f"rank {rank} has stood at step {step} {length}, and all others at {theirs}: they wait for it",
+        reasons_for=reasons,
+        reasons_against=("one line of evidence: a line of that rank may be in a buffer",),
+        suggested=(f"Take the stack of rank {rank} now (`rankpatrol capture --pid PID`), before anything is ended",),
+    )
+
+
 def _waits_for_loader(story: Story, silence: float | None) -> Diagnosis | None:
     """One rank's last word is that it waits for its loader; or a fork was warned of, and loader processes sit in a lock."""
     waiting = [told for told in story.told(Kind.PHASE, "loader_wait") if told.last.teller.rank is not None]
@@ -249,6 +277,9 @@ def _stalled(story: Story, silence: float | None, pulse: Told | None) -> Diagnos
         return loader
     fs = story.told(Kind.SYMPTOM, "fs_stall", "hung_task")
     length = f"for {say_duration(silence)}" if silence is not None else "while the signs of life go on"
+    behind = _one_behind(story)
+    if behind is not None and pulse is None and not fs:
+        return _behind(story, behind, length, tuple(reasons))
     return Diagnosis(
         verdict="hang",
         cause="filesystem_stall" if fs else "unknown",

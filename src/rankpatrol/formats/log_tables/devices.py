@@ -66,9 +66,9 @@ ROWS = (
         ),
         (
             "cuda_oom",
-            "outofmemoryerror cuda_out_of hip_out_of cudaerrormemoryallocation",
+            "out_of_memory outofmemoryerror cudaerrormemoryallocation cublas_status_alloc cuda_error_out",
             (
-                r"(?:CUDA|HIP|XPU) out of memory|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"
+                r"(?:CUDA|HIP|XPU)(?: error:)? out of memory|Cuda failure (?:\d+ )?'out of memory'|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"
                 r"|torch\.(?:cuda\.)?OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED"
             ),
         ),

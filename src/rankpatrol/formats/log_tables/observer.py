@@ -49,7 +49,11 @@ ROWS = (
     ),
     *rows(
         Kind.NOW,
-        ("last", "last_write last_line last_output mtime", r"(?:last (?:write|line|output|log line)|mtime)[ :=at]*(?P<last>\d[\d:./T -]{6,}\d)"),
+        (
+            "last",
+            "last_write last_line last_output mtime",
+            r"(?:last (?:write|line|output|log line)|mtime)[ :=at]*(?P<last>\d[\d:./T -]{6,}\d)",
+        ),
         also=True,
     ),
     *rows(

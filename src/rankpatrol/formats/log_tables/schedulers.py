@@ -10,7 +10,7 @@ ROWS = (
             "time_limit",
             "due_to_time time-limit timelimit time_limit timeout term_runlimit walltime deadlineexceeded",
             (
-                r"DUE TO TIME LIMIT|\bTERM_RUNLIMIT\b|walltime .{0,30}exceeded|DeadlineExceeded|State=TIMEOUT"
+                r"DUE TO TIME LIMIT|\bTERM_RUNLIMIT\b|walltime .{0,30}exceeded|(?:[Jj]ob|[Rr]eason).{0,60}DeadlineExceeded|State=TIMEOUT"
                 r"|(?:reached|exceeded|hit) (?:its |the )?(?:job |wall ?)?time ?limit"
             ),
         ),
