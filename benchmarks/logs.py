@@ -8,16 +8,17 @@ import random
 import resource
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from rankpatrol.intake.diagnose import diagnose
 
 WORK = "WorkNCCL(SeqNum=81233, OpType=ALLREDUCE, NumelIn=4096, NumelOut=4096, Timeout(ms)=600000)"
 FORMS = (
-    "[rank{r}]: 2026-07-22 08:{m:02}:{s:02},{k:03} INFO train.py:88 step {n} loss {a:.4f} lr 3.0e-4 tokens/s {b:.1f} grad_norm {a:.3f} mem 61.2GiB\n",
-    " [2026-07-22 08:{m:02}:{s:02}] iteration {n:8d}/  500000 | consumed samples: {n:12d} | elapsed time per iteration (ms): {b:.1f} | lm loss: {a:.6E} |\n",
+    "[rank{r}]: 2026-07-22 08:{m:02}:{s:02},{k:03} INFO train.py:88 step {n} loss {a:.4f} lr 3.0e-4 tokens/s {b:.1f} grad_norm {a:.3f}\n",
+    " [2026-07-22 08:{m:02}:{s:02}] iteration {n:8d}/  500000 | elapsed time per iteration (ms): {b:.1f} | lm loss: {a:.6E} |\n",
     "(TrainActor pid={r}, ip=10.0.0.{r}) [rank{r}]: {{'loss': {a:.4f}, 'grad_norm': {b:.4f}, 'epoch': 0.{k}}}\n",
-    "[rank{r}]:[W722 08:{m:02}:{s:02}.{k:09} TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=67, addr=[n{r}]:3, remote=[n0]:4): Broken pipe\n",
+    "[rank{r}]:[W722 08:{m:02}:{s:02}.{k:09} TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=67, addr=[n{r}]:3): Broken pipe\n",
     "wandb: \rTraining: {n}/500000 [{m:02}:{s:02}<10:00:00, 3.1it/s, loss={a:.3f}]\n",
     '{m:02}:{s:02}.{k:03} INFO:     10.0.0.11:41657 - "GET /metrics HTTP/1.1" 200 OK\n',
     "DEBUG sample {x} tokens {y} hash {z}\n",
@@ -25,7 +26,7 @@ FORMS = (
 WEIGHTS = (50, 20, 20, 0.1, 5, 4, 0.9)
 
 
-def lines(size_bytes: int, ranks: int, seed: int = 7):
+def lines(size_bytes: int, ranks: int, seed: int = 7) -> Iterator[str]:
     chosen = random.Random(seed)
     done = n = 0
     while done < size_bytes:
@@ -41,8 +42,8 @@ def lines(size_bytes: int, ranks: int, seed: int = 7):
 def end(ranks: int) -> str:
     absent = ranks // 3
     return "".join(
-        f"[rank{r}]:[E722 09:00:10.118820000 ProcessGroupNCCL.cpp:632] [Rank {r}] Watchdog caught collective operation timeout: {WORK} ran for "
-        f"600{r % 1000:03} milliseconds before timing out.\n"
+        f"[rank{r}]:[E722 09:00:10.118820000 ProcessGroupNCCL.cpp:632] [Rank {r}] Watchdog caught collective operation timeout: "
+        f"{WORK} ran for 600{r % 1000:03} milliseconds before timing out.\n"
         for r in range(ranks)
         if r != absent
     )
@@ -76,9 +77,8 @@ def main() -> None:
         answer = diagnose(tuple(paths))
         seconds, cpu_s = time.perf_counter() - began, time.process_time() - cpu_began
         peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(
-        f"{answer.bytes_read / 1e6:.0f} MB in {answer.files} files, {chosen.ranks} ranks: {seconds:.1f} s, {answer.bytes_read / 1e6 / seconds:.0f} MB/s"
-    )
+    megabytes = answer.bytes_read / 1e6
+    print(f"{megabytes:.0f} MB in {answer.files} files, {chosen.ranks} ranks: {seconds:.1f} s, {megabytes / seconds:.0f} MB/s")
     print(f"processor time {cpu_s:.1f} s, {answer.bytes_read / 1e6 / cpu_s:.0f} MB/s of one core")
     print(f"peak memory {peak_kb / 1024:.0f} MB (before reading {before_kb / 1024:.0f} MB)")
     print(

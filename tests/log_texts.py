@@ -75,8 +75,8 @@ HEAD = {
 STATUS = {
     "2.3": "[rank{r}]:[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank {r}] Timeout at NCCL work: {seq}, last enqueued NCCL work: {enq}, "
     "last completed NCCL work: {comp}.",
-    "2.5": "[rank{r}]:[E722 09:00:10.118820000 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank {r}] Exception (either an error "
-    "or timeout) detected by watchdog at work: {seq}, last enqueued NCCL work: {enq}, last completed NCCL work: {comp}.",
+    "2.5": "[rank{r}]:[E722 09:00:10.118820000 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank {r}] Exception (either an "
+    "error or timeout) detected by watchdog at work: {seq}, last enqueued NCCL work: {enq}, last completed NCCL work: {comp}.",
     "2.7": "[rank{r}]:[E722 09:00:10.118820000 ProcessGroupNCCL.cpp:2268] [PG ID 0 PG GUID 0(default_pg) Rank {r}]  failure detected by "
     "watchdog at work sequence id: {seq} PG status: last enqueued work: {enq}, last completed work: {comp}",
 }
@@ -94,9 +94,7 @@ def waited(rank: int, *, version: str = "2.7", prefix: str = "none", seq: int = 
     """One rank's lines of a time-out."""
     head = HEAD[version if version in HEAD else "2.1"]
     work = WORK[version if version in WORK else "2.1"].format(op=op, seq=seq, n=numel, ms=600000)
-    lines = [
-        f"{head.format(r=rank)}Watchdog caught collective operation timeout: {work} ran for 600{rank % 100:03} milliseconds before timing out."
-    ]
+    lines = [f"{head.format(r=rank)}Watchdog caught collective operation timeout: {work} ran for 600{rank % 100:03} milliseconds before."]
     if version in STATUS:
         lines.append(STATUS[version].format(r=rank, seq=seq, enq=seq, comp=seq - 1))
     return "".join(f"{PREFIX[prefix].format(r=rank)}{line}\n" for line in lines)

@@ -10,7 +10,7 @@ CASES = collected()
 ORDER = {"suspected": 0, "supported": 1, "proved": 2}
 NOISE = (
     'INFO:     10.0.0.11:41657 - "GET /metrics HTTP/1.1" 200 OK',
-    "/opt/conda/lib/python3.10/site-packages/torch/nn/parallel/distributed.py:12: UserWarning: Grad strides do not match bucket view strides.",
+    "/env/lib/python3.10/site-packages/torch/nn/parallel/distributed.py:12: UserWarning: Grad strides do not match.",
     "wandb: Tracking run with wandb version 0.16.1",
     "-----------------------------------------------",
     "",
@@ -98,12 +98,9 @@ def test_two_silent_ranks_are_not_named():
 
 
 def test_a_rank_inside_a_group_is_no_global_rank():
-    line = "[E ProcessGroupNCCL.cpp:1785] [PG ID 2 PG GUID 9 Rank {r}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, "
-    text = "".join(
-        line.format(r=rank)
-        + "OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600001 milliseconds before timing out.\n"
-        for rank in (1, 2, 3)
-    )
+    line = "[E ProcessGroupNCCL.cpp:1785] [PG ID 2 PG GUID 9 Rank {r}] Watchdog caught collective operation timeout: "
+    work = "WorkNCCL(SeqNum=4, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600001 milliseconds.\n"
+    text = "".join(line.format(r=rank) + work for rank in (1, 2, 3))
     assert named(answer_of(text)) is None
 
 
@@ -120,8 +117,9 @@ def test_lines_mixed_between_ranks_give_the_same_answer(seed):
 def test_a_behind_rank_is_supported_by_its_own_status():
     text = "".join(waited(rank) for rank in (0, 1, 3))
     told = (
-        "[rank2]:[E722 09:00:11.1188 ProcessGroupNCCL.cpp:1743] [PG ID 0 PG GUID 0(default_pg) Rank 2] Received a dump signal due to a collective "
-        "timeout from  rank 0 and we will try our best to dump the debug info. Last enqueued NCCL work: 811, last completed NCCL work: 811.This is"
+        "[rank2]:[E722 09:00:11.1188 ProcessGroupNCCL.cpp:1743] [PG ID 0 PG GUID 0(default_pg) Rank 2] Received a dump signal due to a "
+        "collective timeout from  rank 0 and we will try our best to dump the debug info. Last enqueued NCCL work: 811, last completed "
+        "NCCL work: 811.This is"
     )
     answer = answer_of(text + told)
     assert (answer.cause, named(answer), answer.certainty) == ("rank_missing_collective", [2], "supported")

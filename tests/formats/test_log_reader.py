@@ -68,15 +68,16 @@ def test_a_time_is_read_in_each_form(text, second):
 
 def test_two_ranks_in_one_line_are_told_apart():
     found = facts(
-        "tokenizing:  9% | 280040/2969000 [29:55<4:47:21][rank2]:[E722 09:00:10.1188 ProcessGroupNCCL.cpp:4] [Rank 2] Watchdog caught collective "
-        "operation timeout: WorkNCCL(SeqNum=2, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800368 milliseconds before."
+        "tokenizing:  9% | 280040/2969000 [29:55<4:47:21][rank2]:[E722 09:00:10.1188 ProcessGroupNCCL.cpp:4] [Rank 2] Watchdog caught "
+        "collective operation timeout: WorkNCCL(SeqNum=2, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1800368 milliseconds before."
     )
     assert [(fact.kind, fact.teller.rank) for fact in found] == [(Kind.PHASE, None), (Kind.TIMED_OUT, 2)]
 
 
 def test_a_line_that_a_terminal_wrapped_in_a_word_is_read():
     found = facts(
-        "  what():  [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, Timeout(ms)=1800000) r\nan for 1804586 milliseconds"
+        "  what():  [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, Timeout(ms)=1800000) r\n"
+        "an for 1804586 milliseconds"
     )
     assert [(fact.kind, fact.values["ran_ms"]) for fact in found] == [(Kind.TIMED_OUT, "1804586")]
 
@@ -115,9 +116,15 @@ def test_a_files_name_says_whose_log_it_is(path, teller):
 
 _PIECES = st.sampled_from(
     [
-        "[rank3]:", "[E722 09:00:10.1188 ProcessGroupNCCL.cpp:632] ", "[Rank 1] ", "Watchdog caught collective operation timeout: ", "WorkNCCL(", "SeqNum=9, ",
-        "OpType=ALLREDUCE, ", "Timeout(ms)=1)", " ran for 5 milliseconds", "Traceback (most recent call last):", '  File "a.py", line 3, in f', "KeyError: 'x'",
-        "slurmstepd: error: ", "*** JOB 3 ON n CANCELLED AT ", "DUE TO TIME LIMIT", "NVRM: Xid (PCI:0000:17:00): 79", "step 12", "rank 4", "\r", "\0", "-- now=", "12:00:00",
+        "[rank3]:", "[E722 09:00:10.1188 ProcessGroupNCCL.cpp:632] ", "[Rank 1] ",
+        "Watchdog caught collective operation timeout: ", "WorkNCCL(",
+        "SeqNum=9, ",
+        "OpType=ALLREDUCE, ", "Timeout(ms)=1)", " ran for 5 milliseconds", "Traceback (most recent call last):",
+        '  File "a.py", line 3, in f',
+        "KeyError: 'x'",
+        "slurmstepd: error: ", "*** JOB 3 ON n CANCELLED AT ", "DUE TO TIME LIMIT",
+        "NVRM: Xid (PCI:0000:17:00): 79", "step 12",
+        "rank 4", "\r", "\0", "-- now=", "12:00:00",
     ]
 )  # fmt: skip
 

@@ -14,14 +14,16 @@ _CLASSES = frozenset({
 })  # fmt: skip
 # By message, whatever the class.
 _MESSAGES = re.compile(
-    r"NCCL (?:error|communicator)|is setting up NCCL|unhandled (?:system|cuda) error|nccl(?:System|Internal|UnhandledCuda)Error|ncclRemoteError|Connection closed by peer|Connection reset by peer"
+    r"NCCL (?:error|communicator)|is setting up NCCL|unhandled (?:system|cuda) error|nccl(?:System"
+    r"|Internal|UnhandledCuda)Error|ncclRemoteError|Connection closed by peer|Connection reset by peer"
     r"|Broken pipe|Read error \[|Write error \["
     r"|Timed out waiting \d+ms for (?:send|recv)|Gloo connectFullMesh|Watchdog caught|watchdog thread terminated|monitoredBarrier"
     r"|Detected mismatch between collectives|Pin memory thread exited|DataLoader worker|Socket Timeout"
     r"|store(?:d)? .*timeout|wait timeout after"
     r"|process group .*aborted|Caught \w+ in DataLoader worker process|worker .*(?:died|is dead)"
     r"|Rank \d+ .*received errors|Stop_waiting|remote process exited"
-    r"|\[Rank \d+\] .*timed out in (?:call to wait|blocking wait)|killed due to|EngineCore|Engine process failed|peer (?:exited|closed|is gone)"
+    r"|\[Rank \d+\] .*timed out in (?:call to wait|blocking wait)|killed due to|EngineCore"
+    r"|Engine process failed|peer (?:exited|closed|is gone)"
 )
 
 

@@ -66,11 +66,11 @@ def _missing(story: Story, barrier: tuple[int, ...]) -> Missing | None:
 
 def _behind(story: Story) -> Missing | None:
     """Ranks whose last enqueued collective in a group lies before the one that the others time out in."""
-    stuck: dict[str | None, int] = {}
+    stuck: dict[str, int] = {}
     for wait in story.waits:
         # Without the group's name the numbers of two ranks may be of two groups.
         if wait.sequence is not None and wait.rank is not None and wait.operation not in _BETWEEN_TWO and wait.group not in {None, "?"}:
-            group = "0" if wait.in_default_group() else wait.group
+            group = "0" if wait.in_default_group() else wait.group or ""
             stuck[group] = max(stuck.get(group, 0), wait.sequence)
     ranks: set[int] = set()
     for group, sequence in stuck.items():

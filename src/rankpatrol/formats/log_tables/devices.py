@@ -68,7 +68,8 @@ ROWS = (
             "cuda_oom",
             "out_of_memory outofmemoryerror cudaerrormemoryallocation cublas_status_alloc cuda_error_out",
             (
-                r"(?:CUDA|HIP|XPU)(?: error:)? out of memory|Cuda failure (?:\d+ )?'out of memory'|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"
+                r"(?:CUDA|HIP|XPU)(?: error:)? out of memory|Cuda failure (?:\d+ )?'out of memory'"
+                r"|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY"
                 r"|torch\.(?:cuda\.)?OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED"
             ),
         ),
@@ -92,7 +93,8 @@ ROWS = (
             "clock_low",
             "slowdown throttl clocks_throttle thermal_violation",
             (
-                r"(?:\brank[ =](?P<rank>\d+)\b.{0,80})?(?:HW|SW)?[ _]?(?:Thermal|Power Brake)?[ _]?[Ss]lowdown\s*[:=]?\s*(?:Active|ACTIVE|active|1\b)"
+                r"(?:\brank[ =](?P<rank>\d+)\b.{0,80})?(?:HW|SW)?[ _]?(?:Thermal"
+                r"|Power Brake)?[ _]?[Ss]lowdown\s*[:=]?\s*(?:Active|ACTIVE|active|1\b)"
                 r"|(?:[Tt]hermal|[Pp]ower)[ -][Tt]hrottl(?:ing|ed)|throttle[d_]?\w*[ =:]+(?!none|None|0x0+\b|0\b"
                 r"|Not)\S+"
             ),

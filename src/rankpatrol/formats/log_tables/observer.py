@@ -41,7 +41,8 @@ ROWS = (
             "any",
             "min h s",
             (
-                r"^\s*(?:--|##?)\s(?:(?!earlier|previous|usual|took|takes|time-?out|limit|every|\beta\b|\bin \d|since start|per step|interval).)*?"
+                r"^\s*(?:--|##?)\s(?:(?!earlier|previous|usual|took|takes|time-?out|limit|every|\beta\b|\bin \d"
+                r"|since start|per step|interval).)*?"
                 r"(?<![\w.:])(?P<n>\d+(?:\.\d+)?) ?(?P<unit>min|minutes?|m|h|hours?)(?P<n2>\d\d)?\b(?! since start)"
             ),
         ),
@@ -129,12 +130,15 @@ ROWS = (
         (
             "meter",
             "data",
-            r"\bTime:? +(?P<time>\d+\.\d+) \( *(?P<time_usual>\d+\.\d+)\).{0,40}\bData:? +(?P<data>\d+\.\d+) \( *(?P<data_usual>\d+\.\d+)\)",
+            r"\bTime:? +\d+\.\d+ \( *(?P<time_usual>\d+\.\d+)\).{0,40}\bData:? +\d+\.\d+ \( *(?P<data_usual>\d+\.\d+)\)",
         ),
         (
             "meter",
             "data_time",
-            r"\btime: (?P<time_usual>\d+\.\d+).{0,60}\bdata(?:_time)?: (?P<data_usual>\d+\.\d+)|\bdata(?:_time)?: (?P<data_usual2>\d+\.\d+).{0,60}\btime: (?P<time_usual2>\d+\.\d+)",
+            (
+                r"\btime: (?P<time_usual>\d+\.\d+).{0,60}\bdata(?:_time)?: (?P<data_usual>\d+\.\d+)"
+                r"|\bdata(?:_time)?: (?P<data_usual2>\d+\.\d+).{0,60}\btime: (?P<time_usual2>\d+\.\d+)"
+            ),
         ),
         ("rank", "_ms= _s= time=", r"\brank[ =:](?P<rank>\d+).{0,40}?\w+_(?:ms|s|time)=[\d.]+"),
         also=True,

@@ -10,7 +10,8 @@ ROWS = (
             "",
             "done training end_time train_runtime finished completed done exiting stopped",
             (
-                r"\b[Dd]one\b.{0,20}\b(?P<count>\d+)/(?P=count)\b|[Tt]raining (?:is |was |has )?(?:completed?|finished|done|ended|over)\b|End time of running main"
+                r"\b[Dd]one\b.{0,20}\b(?P<count>\d+)/(?P=count)\b|[Tt]raining (?:is |was |has )?(?:completed?|finished"
+                r"|done|ended|over)\b|End time of running main"
                 r"|'?train_runtime'?\s*[=:]|Finished training|`?Trainer\.fit`? stopped|exiting program (?:after"
                 r"|at) iteration|[Aa]ll (?:epochs|steps) (?:done|completed|finished)"
                 r"|[Tt]rain(?:ing)? (?:run )?end(?:ed)?\b|saved final (?:model|checkpoint)|last_model_checkpoint"
@@ -137,7 +138,10 @@ ROWS = (
         (
             "first_step",
             "first warm before_the_start",
-            r"first (?:step|iteration|batch|forward)|before the start of training step|warm-?up (?:step|iteration|run|phase|started|begins)|profil(?:e|ing) (?:run|memory)",
+            (
+                r"first (?:step|iteration|batch|forward)|before the start of training step|warm-?up (?:step|iteration"
+                r"|run|phase|started|begins)|profil(?:e|ing) (?:run|memory)"
+            ),
         ),
         (
             "starting",

@@ -39,7 +39,8 @@ ROWS = (
             "preempted",
             "preempt spot interruption evict",
             (
-                r"DUE TO PREEMPTION|this job is preempted|after preemption/timeout|\bPREEMPTED\b|[Pp]reempt(?:ed|ing) (?:job|pod|by)|[Ww]as preempted"
+                r"DUE TO PREEMPTION|this job is preempted|after preemption/timeout|\bPREEMPTED\b|[Pp]reempt(?:ed"
+                r"|ing) (?:job|pod|by)|[Ww]as preempted"
                 r"|[Ss]pot (?:instance|VM).{0,40}(?:interrupt|reclaim|preempt|terminat)|Evicted|has been evicted"
                 r"|TerminationByKueue|TaintManagerEviction|instance is being (?:preempted|reclaimed)"
             ),
