@@ -14,6 +14,8 @@ from rankpatrol.formats.log_stamps import stamp_in
 _ACTIVITY = (Kind.PROGRESS, Kind.PHASE, Kind.RAISED, Kind.TIMED_OUT, Kind.FINISHED)
 # A rank of a pasted log without any prefix may be any of them; more ranks than this are not believed of a number in a text.
 _MOST_RANKS = 1_000_000
+# Lines of a counter after an exception of a writer that is not known: fewer may be other ranks' last ones.
+_WENT_ON = 3
 
 
 class Failure(Record, frozen=True, kw_only=True):
@@ -59,8 +61,15 @@ class Story:
 
     @cached_property
     def exceptions(self) -> list[Failure]:
-        """All exceptions, echoes too, in order."""
-        return [self._failure(told.first) for told in self.ledger.told(Kind.RAISED)]
+        """All exceptions that ended something, echoes too, in order; not those after which the same rank went on to count."""
+        return [failure for told in self.ledger.told(Kind.RAISED) if not self._survived(failure := self._failure(told.last))]
+
+    def _survived(self, failure: Failure) -> bool:
+        """Whether the writer went on: a counter of its own moved after it, or where it is not known, several lines of any."""
+        after = {key: sum(mark.order > failure.fact.order for mark in counter.marks()) for key, counter in self.ledger.counters.items()}
+        if failure.rank is not None:
+            return after.get(("rank", failure.rank), 0) > 0
+        return sum(after.values()) >= _WENT_ON
 
     @cached_property
     def failures(self) -> list[Failure]:

@@ -8,7 +8,7 @@ import re
 from rankpatrol.core.records import Record
 
 # What a rank prints when another one is gone or silent: never a first cause.
-_ECHOES = (
+ECHOES = (
     r"Connection closed by peer",
     r"Read error \[[^\]]*\]:\d+: Connection reset by peer",
     r"Connection reset by peer",
@@ -22,7 +22,7 @@ _ECHOES = (
     r"Sending process \d+ closing signal",
     r"DataLoader worker \(pid.*\) (?:is killed by signal|exited unexpectedly)",
 )
-_ECHO = re.compile("|".join(_ECHOES))
+_ECHO = re.compile("|".join(ECHOES))
 # The last line of a Python traceback: a class name, perhaps dotted, and perhaps a message.
 _RAISED = re.compile(r"^(?:\[\w+\]:)?\s*((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Iteration|Fault))(?::\s?(.*))?$")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):")

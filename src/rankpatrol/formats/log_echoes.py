@@ -2,6 +2,8 @@
 
 import re
 
+from rankpatrol.formats.failures import ECHOES
+
 # By class name, without its module.
 _CLASSES = frozenset({
     "DistBackendError", "DistNetworkError", "DistStoreError", "ChildFailedError", "CalledProcessError",
@@ -12,19 +14,25 @@ _CLASSES = frozenset({
     "Empty", "Full", "GeneratorExit", "CancelledError", "RendezvousGracefulExitError", "RendezvousStateError",
     "ObjectLostError", "OwnerDiedError",
 })  # fmt: skip
-# By message, whatever the class.
-_MESSAGES = re.compile(
-    r"NCCL (?:error|communicator)|is setting up NCCL|unhandled (?:system|cuda) error|nccl(?:System"
-    r"|Internal|UnhandledCuda)Error|ncclRemoteError|Connection closed by peer|Connection reset by peer"
-    r"|Broken pipe|Read error \[|Write error \["
-    r"|Timed out waiting \d+ms for (?:send|recv)|Gloo connectFullMesh|Watchdog caught|watchdog thread terminated|monitoredBarrier"
-    r"|Detected mismatch between collectives|Pin memory thread exited|DataLoader worker|Socket Timeout"
-    r"|store(?:d)? .*timeout|wait timeout after"
-    r"|process group .*aborted|Caught \w+ in DataLoader worker process|worker .*(?:died|is dead)"
-    r"|Rank \d+ .*received errors|Stop_waiting|remote process exited"
-    r"|\[Rank \d+\] .*timed out in (?:call to wait|blocking wait)|killed due to|EngineCore"
-    r"|Engine process failed|peer (?:exited|closed|is gone)"
+# By message, whatever the class: the forms that the live incident knows, and what whole logs hold besides.
+_MORE = (
+    r"NCCL (?:error|communicator)",
+    r"is setting up NCCL",
+    r"unhandled (?:system|cuda) error",
+    r"nccl(?:System|Internal|UnhandledCuda|Remote)Error",
+    r"Write error \[",
+    r"watchdog thread terminated",
+    r"monitoredBarrier",
+    r"Detected mismatch between collectives",
+    r"Pin memory thread exited",
+    r"DataLoader worker",
+    r"Caught \w+ in DataLoader worker process",
+    r"Socket Timeout|wait timeout after|stored? .*timeout",
+    r"process group .*aborted",
+    r"\[Rank \d+\] .*timed out in (?:call to wait|blocking wait)",
+    r"worker .*(?:died|is dead)|killed due to|EngineCore|Engine process failed|peer (?:exited|closed|is gone)",
 )
+_MESSAGES = re.compile("|".join((*ECHOES, *_MORE)))
 
 
 def is_echo(exception: str, message: str, frames: str = "") -> bool:

@@ -20,6 +20,8 @@ _WARNING = re.compile(r"Warning$|^LustreError$")
 # multiprocessing counts its processes from 1 (`SpawnProcess-2`), torch.multiprocessing.spawn from 0.
 _PROCESS_HEADER = re.compile(r"^Process (?:Spawn|Fork|ForkServer)?Process-(?P<counted>\d+):\s*$")
 _SPAWN_HEADER = re.compile(r"^-- Process (?P<rank>\d+) terminated with the following (?:error|exception)")
+# Other names, such as `Empty`, are words as well: they count at the end of a traceback alone.
+_SURE = re.compile(r"(?:Error|Exception|Interrupt|Exit|Fault|Died)$")
 _BLANKS = re.compile(r"\s+")
 _NOT_A_PLACE = ("/torch/", "/site-packages/", "/dist-packages/", "/lib/python", "<frozen", "<string>")
 _MOST_FRAMES = 40
@@ -76,7 +78,7 @@ class Tracebacks:
         elif frame := _FRAME.match(line.text):
             opened = self._open.setdefault(key, _Open())
             opened.frames = [*opened.frames[-_MOST_FRAMES:], _frame(frame)]
-        elif (seen := _RAISED.match(line.text)) and not _WARNING.search(seen["name"]):
+        elif (seen := _RAISED.match(line.text)) and not _WARNING.search(seen["name"]) and (key in self._open or _SURE.search(seen["name"])):
             opened = self._open.pop(key) if key in self._open else _Open()
             yield Raised(
                 exception=seen["name"],

@@ -18,7 +18,7 @@ from rankpatrol.core.records import Missing, Record
 
 STDIN = "-"
 _MOST_FILES = 200_000
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 22
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _ZSTD_READERS = ("compression.zstd", "backports.zstd", "zstandard")
 # Weights, pictures and programs are no logs; a checkpoint of many GB is not read through.

@@ -1,12 +1,13 @@
 """What a GPU, its driver, the kernel or a file system says: CUDA errors, Xid, ECC, clocks, the OOM killer, hung tasks, full disks."""
 
 from rankpatrol.core.testimony import Kind
+from rankpatrol.formats.kernel_log import KILLED
 from rankpatrol.formats.log_tables.row import rows
 
 ROWS = (
     *rows(
         Kind.KILLED_BY_KERNEL,
-        ("oom", "killed_process kill_process", r"[Oo]ut of memory: Kill(?:ed)? process (?P<pid>\d+) \((?P<process>[^)]*)\)"),
+        ("oom", "killed_process kill_process", KILLED),
         ("oom", "oom-kill:", r"oom-kill:.*?task=(?P<process>[^,]+),pid=(?P<pid>\d+)"),
         ("oom", "invoked_oom-killer", r"(?P<process>\S+) invoked oom-killer"),
         (
