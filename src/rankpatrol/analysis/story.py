@@ -195,8 +195,25 @@ class Story:
             return True
         return any(end.code not in {0, None} or end.signal is not None for end in self.ends)
 
+    @cached_property
+    def sees_a_job(self) -> bool:
+        """Whether any line is a job's own, and not only a kernel's, a switch's or a monitor's."""
+        if self.seen_ranks or self.waits or self.exceptions or self.ends or self.pace is not None:
+            return True
+        if self.says(Kind.NAMED_LAGGING) or any(told.first.teller.pid is not None for told in self.told(Kind.SYMPTOM)):
+            return True
+        return (
+            self.says(Kind.PHASE)
+            or self.says(Kind.COLLATERAL)
+            or self.says(Kind.DIED)
+            or self.says(Kind.ALIVE)
+            or self.says(Kind.GOING_DOWN)
+        )
+
     def verdict(self, otherwise: str = "crash") -> str:
-        """`hang` where the observer still sees processes, `crash` where one ended."""
+        """`hang` where the observer still sees processes, `crash` where one ended, `node_fault` where no job is seen at all."""
+        if not self.sees_a_job:
+            return "node_fault"
         if self.goes_on:
             return "hang"
         return "crash" if self.went_down else otherwise

@@ -29,7 +29,7 @@ _MORE = (
     r"Caught \w+ in DataLoader worker process",
     r"Socket Timeout|wait timeout after|stored? .*timeout",
     r"process group .*aborted",
-    r"\[Rank \d+\] .*timed out in (?:call to wait|blocking wait)",
+    r"timed out in (?:call to wait|blocking wait)",
     r"worker .*(?:died|is dead)|killed due to|EngineCore|Engine process failed|peer (?:exited|closed|is gone)",
 )
 _MESSAGES = re.compile("|".join((*ECHOES, *_MORE)))

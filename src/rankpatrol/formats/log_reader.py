@@ -21,7 +21,10 @@ _OBSERVER = re.compile(r"^\s*(?:--\s|##?\s|\$\s|>>>\s)")
 # A wrapped statement of the watchdog: its end stands on the next line.
 _OPEN_ENDED = re.compile(r"(?:Watchdog caught collective|Work(?:NCCL|XCCL|HCCL)\()")
 _CLOSED = re.compile(r"milliseconds before|timed out in|async exception|ran for \d+ m")
-_FRACTION = re.compile(r"(?<![\w.])(?P<done>\d{1,12}) ?(?:/|of) ?(?P<total>\d{1,12})(?![\d.]*:)|(?P<percent>\d{1,3}(?:\.\d+)?) ?%")
+_FRACTION = re.compile(
+    r"(?<![\w.])(?P<done>\d{1,12}) ?(?:/|of) ?(?P<total>\d{1,12})(?![\d.]*:)|(?P<percent>\d{1,3}(?:\.\d+)?) ?%"
+    r"|(?P<count>\d{1,12}) ?(?:examples|samples|it|files|docs|docu\w+|rows|lines)\b(?!/s)"
+)
 _ETA = re.compile(r"<(?:(?P<d>\d+) days?, )?(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d\d)")
 _STEP_TIME = re.compile(
     r"(?:elapsed time per iteration \((?P<u1>ms|s)\)|(?:step|iter(?:ation)?"
@@ -109,7 +112,7 @@ class Reader:
         if mark is not None and not spoken & {Kind.DATA_ENDED}:
             values = {"step": str(mark.step), "strength": str(int(mark.strength))} | _step_time(line.text)
             yield self._fact(Kind.PROGRESS, "step", line, values, clock)
-        elif not spoken and (line.at or clock):
+        elif not spoken and (line.at or clock or line.teller.rank is not None):
             yield self._fact(Kind.OBSERVED, "other_line", line, {}, clock)
 
     def _raised(self, raised: Raised) -> Fact:

@@ -126,6 +126,10 @@ def _unnamed(story: Story, where: Elsewhere | None) -> Diagnosis:
     if where is not None:
         cause, phrase, suggested = where.cause, where.phrase, where.suggested
         reasons += where.reasons
+    elif (set_s := _set_timeout_s(story)) is not None:
+        cause = "timeout_too_short"
+        phrase = f"{say_duration(set_s)} had been set, and that setting did not reach this group"
+        suggested = ("Give the time-out to init_process_group and to each new_group: a group of its own has the default",)
     elif {wait.operation.upper() for wait in story.waits} == {"SEND", "RECV"} and len(reporters) > 1:
         cause, phrase = "p2p_mismatch", "a send and a receive wait at the same time, so they are not each other's"
         suggested = ("Compare the order of sends and receives of the two stages (flight recorder, or the schedule's code)",)
@@ -150,6 +154,19 @@ def _unnamed(story: Story, where: Elsewhere | None) -> Diagnosis:
         ),
         suggested=suggested,
     )
+
+
+_UNITS_S = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0, "days": 86400.0}
+
+
+def _set_timeout_s(story: Story) -> float | None:
+    """A time-out that was set and is longer than the one that fired."""
+    fired = min((wait.timeout_s for wait in story.waits if wait.timeout_s), default=None)
+    values = [
+        float(told.first.values["value"]) * _UNITS_S[told.first.values.get("unit", "seconds")]
+        for told in story.told(Kind.SETTING, "timeout")
+    ]
+    return max(values) if values and fired is not None and max(values) > fired else None
 
 
 def _started_everywhere(story: Story) -> bool:

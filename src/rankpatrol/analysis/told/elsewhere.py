@@ -155,4 +155,6 @@ def fraction(fact: Fact) -> str:
     """`17 of 30`, `45 %`, or nothing."""
     if "done" in fact.values and "total" in fact.values:
         return f"{fact.values['done']} of {fact.values['total']}"
-    return f"{fact.values['percent']} %" if "percent" in fact.values else ""
+    if "percent" in fact.values:
+        return f"{fact.values['percent']} %"
+    return fact.values.get("count", "")

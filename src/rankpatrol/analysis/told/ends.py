@@ -98,7 +98,8 @@ def _left(story: Story, ranks: tuple[int, ...], reasons: list[str]) -> Diagnosis
 def _store_gone(tellers: list[int | None], reasons: list[str]) -> Diagnosis:
     """The store lives in rank 0's process, unless the launcher's agent holds it: then rank 0 misses it as well."""
     known = {rank for rank in tellers if rank is not None}
-    rank = 0 if known and 0 not in known and len(known) == len(set(tellers)) else None
+    # Only where each other rank misses it and rank 0 alone does not: few reporters say nothing of the rest.
+    rank = 0 if len(known) > 1 and known == set(range(1, max(known) + 1)) and len(known) == len(set(tellers)) else None
     return Diagnosis(
         verdict="crash",
         cause="peer_exited_first",
@@ -120,18 +121,21 @@ def _store_gone(tellers: list[int | None], reasons: list[str]) -> Diagnosis:
 def _dead_process(story: Story) -> Diagnosis | None:
     told = story.told(Kind.DIED)[0]
     pid = told.first.number("pid")
-    rank = story.rank_of_pid(int(pid)) if pid is not None else None
+    number = told.first.number("rank")
+    rank = int(number) if number is not None else story.rank_of_pid(int(pid)) if pid is not None else None
     word = told.first.word
     if word == "ray_oom":
         cause = "host_oom_kill"
     elif word in {"lost_agent", "ray_node"}:
         cause = "node_missing"
-    elif word == "launcher_died":
+    elif word in {"launcher_died", "observed"}:
         cause = "launcher_lost_worker"
     else:
         cause = "peer_exited_first"
     return Diagnosis(
-        verdict="zombie_job" if story.told(Kind.OBSERVED, "squeue_running") and cause != "peer_exited_first" else "crash",
+        verdict="zombie_job"
+        if word == "observed" or (story.told(Kind.OBSERVED, "squeue_running") and cause != "peer_exited_first")
+        else "crash",
         cause=cause,
         culprit_ranks=named(rank),
         certainty=certainty(story.told(Kind.COLLATERAL), rank is not None),

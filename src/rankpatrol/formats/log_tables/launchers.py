@@ -67,7 +67,7 @@ ROWS = (
         ("deepspeed", "exits_with", r"exits with return code = (?P<code>-?\d+)"),
         ("called", "returned_non-zero", r"returned non-zero exit status (?P<code>-?\d+)"),
         ("called", "died_with", r"died with <Signals\.(?P<signal>SIG\w+): (?P<signal_number>\d+)>"),
-        ("container", "exit_code_", r"(?:container|pod|worker)\b.{0,80}\bexit code:? (?P<code>\d+)"),
+        ("container", "exit_code", r"(?:container|pod|worker)\b.{0,80}\bexit code:? (?P<code>\d+)"),
         also=True,
     ),
     *rows(
@@ -84,6 +84,14 @@ ROWS = (
             r"(?:workers?|tasks?) .{0,60}killed due to (?:the node running low on )?memory|was killed due to the node running low",
         ),
         ("ray_node", "node_died marked_dead", r"[Nn]ode.{0,80}(?:has been marked dead|died|marked as dead)"),
+        (
+            "observed",
+            "rank",
+            (
+                r"^\s*(?:--|##?)\s.{0,60}?\brank[ =](?P<rank>\d+)\b(?: \(?pid[ =]?(?P<pid>\d+)\)?)?.{0,30}?"
+                r"(?:is gone|no longer (?:there|runs|exists)|not in ps|[Nn]o such process|defunct|disappeared|vanished|is dead|zombie)"
+            ),
+        ),
         ("lost_agent", "agent_lost keep-alive keep_alive", r"(?:The node|[Nn]ode) '?(?P<host>[\w.-]+)'? has failed to (?:send|renew)"),
         (
             "lost_agent",
@@ -95,6 +103,7 @@ ROWS = (
             "launcher torchrun agent",
             r"(?:torchrun|launcher|elastic agent|agent)\b.{0,40}(?:was killed|is gone|died|no longer (?:runs|there)|exited|not running)",
         ),
+        also=True,
     ),
     *rows(
         Kind.SIGNALLED,

@@ -16,6 +16,7 @@ ROWS = (
     *rows(
         Kind.SYMPTOM,
         ("fd_exhaustion", "too_many_open", r"Too many open files|\[Errno 24\]"),
+        ("shm_too_small", "shm", r"^\s*(?:shm|tmpfs)\s+\S+\s+\S+\s+\S+\s+(?:100|99)%\s+/dev/shm"),
         ("fd_exhaustion", "ancdata", r"received \d+ items of ancdata"),
         (
             "shm_too_small",
@@ -89,6 +90,12 @@ ROWS = (
         Kind.SETTING,
         ("detail_debug", "torch_distributed_debug", r"TORCH_DISTRIBUTED_DEBUG\s*[=:]\s*['\"]?(?P<value>DETAIL)"),
         ("nccl_timeout_env", "nccl_timeout", r"(?<![_A-Z])(?:NCCL_TIMEOUT|DDP_TIMEOUT)\s*[=:]\s*['\"]?(?P<value>\d+)"),
+        ("timeout", "timedelta", r"timeout\s*=\s*(?:datetime\.)?timedelta\((?P<unit>seconds|minutes|hours|days)=(?P<value>\d+)"),
+        (
+            "timeout",
+            "ddp_timeout distributed-timeout",
+            r"(?:ddp[_-]timeout|distributed[_-]timeout-(?P<unit>minutes))['\"]?\s*[=: ]\s*(?P<value>\d+)",
+        ),
         ("open_files", "open_files ulimit nofile", r"(?:[Mm]ax open files|ulimit -n|nofile)\s*[=:]?\s*(?P<value>\d+)"),
         ("shm_size", "shm", r"(?:^|\s)(?:shm|tmpfs)\s+(?P<size>\S+)\s+\S+\s+\S+\s+(?P<used>\d+)%\s+/dev/shm"),
         ("unbuffered", "pythonunbuffered python_-u", r"PYTHONUNBUFFERED\s*[=:]?\s*(?P<value>\S*)"),
