@@ -5,6 +5,7 @@ import io
 import os
 import sys
 
+import msgspec
 import pytest
 
 from log_texts import waited
@@ -93,3 +94,28 @@ def test_of_several_answers_the_one_that_decides_stands():
     assert weigh([undecided, hang, named]) is named
     assert weigh([undecided]) is undecided
     assert weigh([]) is None
+
+
+def seal(folder):
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text("{}")
+    sealed = Diagnosis(verdict="hang", cause="rank_stopped", culprit_ranks=(3,), certainty=Certainty.PROVED, sentence="rank 3 is stopped")
+    (folder / "diagnosis.json").write_bytes(msgspec.json.encode(sealed))
+
+
+def test_a_sealed_bundle_answers_for_itself(tmp_path):
+    seal(tmp_path / "1")
+    assert diagnose((str(tmp_path / "1"),)).diagnosis.culprit_ranks == (3,)
+
+
+def test_a_job_directory_answers_with_its_last_incident(tmp_path):
+    seal(tmp_path / "incidents" / "2")
+    (tmp_path / "events.jsonl").write_text('{"kind": "job_started"}\n')
+    assert diagnose((str(tmp_path),)).diagnosis.cause == "rank_stopped"
+
+
+def test_a_bundle_whose_diagnosis_is_damaged_is_bad_input(tmp_path):
+    seal(tmp_path / "1")
+    (tmp_path / "1" / "diagnosis.json").write_text("{")
+    with pytest.raises(BadInput, match=r"diagnosis\.json"):
+        diagnose((str(tmp_path / "1"),))

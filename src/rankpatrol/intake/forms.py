@@ -41,7 +41,22 @@ def _is_bundle(folder: Path) -> bool:
     return (folder / "manifest.json").is_file() and (folder / "diagnosis.json").is_file()
 
 
-FOLDER_FORMS: tuple[FolderForm, ...] = (FolderForm("sealed bundle", _is_bundle, load_diagnosis),)
+def _last_bundle(job_dir: Path) -> Path | None:
+    """The newest sealed incident of a job directory; incidents are numbered."""
+    sealed = [folder for folder in job_dir.glob("incidents/*") if _is_bundle(folder)]
+    return max(sealed, key=lambda folder: (len(folder.name), folder.name), default=None)
+
+
+def _of_last_incident(job_dir: Path) -> Diagnosis | None:
+    bundle = _last_bundle(job_dir)
+    return load_diagnosis(bundle) if bundle is not None else None
+
+
+# Where a folder's form has no answer, its files are read one by one.
+FOLDER_FORMS: tuple[FolderForm, ...] = (
+    FolderForm("sealed bundle", _is_bundle, load_diagnosis),
+    FolderForm("job directory with a sealed incident", lambda folder: _last_bundle(folder) is not None, _of_last_incident),
+)
 # The plug for flight recordings: FileForm("flight recording", <recognise>, told.recordings.diagnose_recordings).
 FILE_FORMS: tuple[FileForm, ...] = ()
 # The plug for text: TextForm("stacks", formats.stack_text.looks_like_stacks, told.stacks.diagnose_stacks), then told.listings.

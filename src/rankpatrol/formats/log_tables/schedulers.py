@@ -45,7 +45,7 @@ ROWS = (
                 r"|TerminationByKueue|TaintManagerEviction|instance is being (?:preempted|reclaimed)"
             ),
         ),
-        ("requeued", "requeue", r"(?:job|JobId).{0,40}[Rr]equeued?|[Rr]equeu(?:ed|ing) (?:SLURM )?job|DUE TO JOB REQUEUE"),
+        ("requeued", "requeue", r"(?:JobId[= ]|[Jj]ob )\d+.{0,40}[Rr]equeued?|[Rr]equeu(?:ed|ing) (?:SLURM )?job|DUE TO JOB REQUEUE"),
         (
             "cancelled",
             "cancelled",
