@@ -119,3 +119,16 @@ def test_a_bundle_whose_diagnosis_is_damaged_is_bad_input(tmp_path):
     (tmp_path / "1" / "diagnosis.json").write_text("{")
     with pytest.raises(BadInput, match=r"diagnosis\.json"):
         diagnose((str(tmp_path / "1"),))
+
+
+def test_the_order_of_files_is_not_the_order_of_events(tmp_path):
+    """What one rank counts in a file that is read later says nothing of an exception in a file that was read before."""
+    (tmp_path / "a.log").write_text("Traceback (most recent call last):\n  File 'train.py', line 3, in f\nKeyError: 'x'\n")
+    (tmp_path / "rank1.log").write_text("".join(f"step {n} loss 1.0\n" for n in range(40)))
+    assert diagnose((str(tmp_path),)).diagnosis.verdict == "crash"
+
+
+def test_errors_of_an_earlier_attempt_are_not_todays(tmp_path):
+    steps = "".join(f"[rank{rank}]: 2026-01-01 10:00:{n:02} step {n} loss 2\n" for n in range(9) for rank in range(4))
+    (tmp_path / "log").write_text("".join(waited(rank) for rank in range(3)) + steps + "-- now=2026-01-01 10:00:10 --\n")
+    assert diagnose((str(tmp_path),)).diagnosis.verdict == "healthy"

@@ -1,12 +1,13 @@
 """One story a job, out of what all its logs state: who did what, who failed first, who waits, what the observer saw."""
 
+from bisect import bisect
 from functools import cached_property
 
 from rankpatrol.analysis.story_ends import End, ends_of, ranks_in
 from rankpatrol.analysis.story_pace import Pace, pace_of, stated_seconds
 from rankpatrol.analysis.story_waits import Status, Wait, statuses_of, waits_of
 from rankpatrol.core.records import Record
-from rankpatrol.core.testimony import Fact, Kind, Stamp, Teller, seconds_between
+from rankpatrol.core.testimony import FILE_ORDERS, Fact, Kind, Stamp, Teller, seconds_between
 from rankpatrol.formats.log_echoes import is_echo
 from rankpatrol.formats.log_ledger import Ledger, Told
 from rankpatrol.formats.log_stamps import stamp_in
@@ -16,6 +17,19 @@ _ACTIVITY = (Kind.PROGRESS, Kind.PHASE, Kind.RAISED, Kind.TIMED_OUT, Kind.FINISH
 _MOST_RANKS = 1_000_000
 # Lines of a counter after an exception of a writer that is not known: fewer may be other ranks' last ones.
 _WENT_ON = 3
+_FOR_LONG = 8
+_TERMINAL = (
+    Kind.TIMED_OUT,
+    Kind.RAISED,
+    Kind.GOING_DOWN,
+    Kind.EXITED,
+    Kind.SIGNALLED,
+    Kind.DIED,
+    Kind.COLLATERAL,
+    Kind.STOPPED_BY_LAUNCHER,
+)
+# A process may still write a line or two while it is taken down.
+_NEW_ATTEMPT = 4
 
 
 class Failure(Record, frozen=True, kw_only=True):
@@ -45,7 +59,8 @@ class Story:
 
     @cached_property
     def waits(self) -> list[Wait]:
-        return waits_of(self.ledger)
+        """Time-outs that ended something; not those of an attempt after which the same rank counts again."""
+        return [wait for wait in waits_of(self.ledger) if not self._went_on(wait.rank, wait.fact.order, _NEW_ATTEMPT)]
 
     @cached_property
     def statuses(self) -> list[Status]:
@@ -66,10 +81,43 @@ class Story:
 
     def _survived(self, failure: Failure) -> bool:
         """Whether the writer went on: a counter of its own moved after it, or where it is not known, several lines of any."""
-        after = {key: sum(mark.order > failure.fact.order for mark in counter.marks()) for key, counter in self.ledger.counters.items()}
-        if failure.rank is not None:
-            return after.get(("rank", failure.rank), 0) > 0
-        return sum(after.values()) >= _WENT_ON
+        return self._went_on(failure.rank, failure.fact.order, 1)
+
+    def _went_on(self, rank: int | None, order: int, lines: int) -> bool:
+        """Whether a rank, or where it is not known any, counted on in so many lines after a place in the same file."""
+        if rank is None:
+            return self._lines_after(order) >= max(lines, _WENT_ON)
+        counter = self.ledger.counters.get(("rank", rank))
+        end = (order // FILE_ORDERS + 1) * FILE_ORDERS
+        return counter is not None and sum(order < mark.order < end for mark in counter.marks()) >= lines
+
+    def _lines_after(self, order: int) -> int:
+        return bisect(self._counted, (order // FILE_ORDERS + 1) * FILE_ORDERS) - bisect(self._counted, order)
+
+    def counted_after(self, fact: Fact) -> bool:
+        """Whether any counter moved after this line of its file."""
+        return self._lines_after(fact.order) > 0
+
+    @staticmethod
+    def comes_before(one: Fact, two: Fact) -> bool | None:
+        """By the order of lines in one file, by one clock in two; None where that cannot be said."""
+        if one.where.file == two.where.file:
+            return one.order < two.order
+        if one.at is None or two.at is None or one.at.form != two.at.form:
+            return None
+        gap = seconds_between(one.at, two.at)
+        return gap is not None and gap > 0 if one.at.day is not None else None
+
+    @cached_property
+    def moves_on(self) -> bool:
+        """Whether all ends and errors are of the past: the counters went on for long after each of them."""
+        facts = [told.last for told in self.ledger.told(*_TERMINAL)]
+        return bool(facts) and all(self._lines_after(fact.order) >= _FOR_LONG for fact in facts)
+
+    @cached_property
+    def _counted(self) -> list[int]:
+        """Where all counters' lines stand, in order."""
+        return sorted(mark.order for counter in self.ledger.counters.values() for mark in counter.marks())
 
     @cached_property
     def failures(self) -> list[Failure]:

@@ -68,8 +68,15 @@ class Where(Record, frozen=True):
     line: int
 
 
+# Orders of two files are kept apart: which of two files was read first says nothing of which line was written first.
+FILE_ORDERS = 1 << 40
+
+
 class Fact(Record, frozen=True, kw_only=True):
-    """One statement. `order` counts over all that was read; `values` holds the statement's own numbers and names, as written."""
+    """One statement. `values` holds the statement's own numbers and names, as written.
+
+    `order` counts over all that was read, each file from a multiple of FILE_ORDERS on.
+    """
 
     kind: Kind
     word: str

@@ -7,6 +7,7 @@ from rankpatrol.analysis.told import diagnose_logs
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.errors import BadInput, PatrolError
 from rankpatrol.core.records import Missing, Record
+from rankpatrol.core.testimony import FILE_ORDERS
 from rankpatrol.formats.log_ledger import Ledger
 from rankpatrol.formats.log_names import teller_of
 from rankpatrol.formats.log_reader import Reader
@@ -133,7 +134,7 @@ class _Reading:
             for number, line in sieve.finish():
                 self.ledger.take(reader.read(number, line))
             self.ledger.take(reader.finish())
-            self._order = reader.order
+            self._order = (reader.order // FILE_ORDERS + 1) * FILE_ORDERS
             if whole:
                 self._as_text(bytes(whole))
 

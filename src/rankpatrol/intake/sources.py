@@ -105,7 +105,7 @@ def chunks(source: Source) -> Iterator[bytes]:
                 yield chunk
     except OSError as problem:
         raise BadInput(f"{source.name}: {problem.strerror or problem}", help="The rest was read.") from problem
-    except (EOFError, zlib.error) as problem:
+    except _damages() as problem:
         raise BadInput(f"{source.name} is packed, and damaged or cut: {problem}", help="What came before the damage was read.") from problem
 
 
@@ -135,6 +135,12 @@ class _Raw(io.RawIOBase):
         data = self._stream.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
+
+
+def _damages() -> tuple[type[Exception], ...]:
+    """What unpacking raises for damaged bytes, of the zstd library too if one is in use."""
+    zstd: list[type[Exception]] = [sys.modules[name].ZstdError for name in _ZSTD_READERS if name in sys.modules]
+    return (EOFError, zlib.error, *zstd)
 
 
 def _zstd(source: Source, file: BinaryIO) -> BinaryIO:

@@ -53,11 +53,21 @@ RULES: tuple[Rule, ...] = (
     silence.as_usual,
 )
 
+# For a job whose errors are all of the past, such as an earlier attempt's: its counters went on long after them.
+RULES_OF_A_LIVE_JOB: tuple[Rule, ...] = (
+    exceptions.lost_its_numbers,
+    teardown.stuck_after_the_end,
+    ends.watchdog_was_wrong,
+    pace.slow,
+    silence.standing_still,
+    silence.as_usual,
+)
+
 
 def diagnose_logs(ledger: Ledger) -> Diagnosis:
     """The answer that a job's logs allow. Never names a rank that no line of evidence names."""
     story = Story(ledger)
-    found = [diagnosis for rule in RULES if (diagnosis := rule(story)) is not None]
+    found = [diagnosis for rule in (RULES_OF_A_LIVE_JOB if story.moves_on else RULES) if (diagnosis := rule(story)) is not None]
     if not found:
         return _nothing(story)
     first, *others = found

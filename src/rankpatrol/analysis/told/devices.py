@@ -189,11 +189,10 @@ def _named_in(fact: Fact) -> int | None:
 
 def gpu_memory(story: Story) -> Diagnosis | None:
     """CUDA out of memory, unless the size is impossible or it came after an abort: then it is what the abort left behind."""
-    first_wait = min((wait.fact.order for wait in story.waits), default=None)
     own = [
         told.first
         for told in story.told(Kind.SYMPTOM, "cuda_oom")
-        if not _EXABYTES.search(told.first.text) and (first_wait is None or told.first.order < first_wait)
+        if not _EXABYTES.search(told.first.text) and not any(story.comes_before(wait.fact, told.first) for wait in story.waits)
     ]
     if not own:
         return None

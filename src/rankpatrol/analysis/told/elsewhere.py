@@ -140,13 +140,17 @@ def _together(story: Story, business: _Business) -> str:
 
 def last_phase(story: Story, ranks: tuple[int, ...] = ()) -> Told | None:
     """The last phase that was still going on: no counter came after it, and it was not said to be over."""
-    counted = story.pace.last.order if story.pace is not None else -1
-    over = {"saving": "saved", "loading": "loaded"}
-    last_of = {told.last.word: told.last.order for told in story.told(Kind.PHASE)}
+    over = {
+        "saving": "saved", "loading": "loaded", "compiling": "compiled", "preprocessing": "prepared", "downloading": "downloaded",
+        "evaluating": "evaluated",
+    }  # fmt: skip
+    last_of = {(told.last.word, told.last.where.file): told.last.order for told in story.told(Kind.PHASE)}
     found = [
         told
         for told in story.told(Kind.PHASE, *BUSINESS)
-        if _eligible(story, told, ranks) and told.last.order > counted and last_of.get(over.get(told.last.word, ""), -1) < told.last.order
+        if _eligible(story, told, ranks)
+        and not story.counted_after(told.last)
+        and last_of.get((over.get(told.last.word, ""), told.last.where.file), -1) < told.last.order
     ]
     return max(found, key=lambda told: told.last.order, default=None)
 

@@ -73,7 +73,7 @@ def peer_left(story: Story) -> Diagnosis | None:
     if left and lost:
         return _left(story, tuple(sorted({end.rank for end in left if end.rank is not None})), [quote(left[0].fact), quote(lost[0].first)])
     store = [told for told in lost if told.first.word == "store_gone"]
-    if store and not story.waits and not (story.pace is not None and story.pace.last.order > store[0].last.order):
+    if store and not story.waits and not story.counted_after(store[0].last):
         return _store_gone([told.first.teller.rank for told in store], [quote(told.first) for told in store[:2]])
     if dead:
         return _dead_process(story)
@@ -150,7 +150,7 @@ def _dead_process(story: Story) -> Diagnosis | None:
 def watchdog_was_wrong(story: Story) -> Diagnosis | None:
     """c10d's watchdog said that it does not move, and steps came after it."""
     stuck = story.told(Kind.WATCHDOG_STUCK)
-    if not stuck or story.went_down or story.waits or story.pace is None or story.pace.last.order < stuck[-1].last.order:
+    if not stuck or story.went_down or story.waits or story.pace is None or not story.counted_after(stuck[-1].last):
         return None
     return Diagnosis(
         verdict="healthy",

@@ -62,13 +62,11 @@ def lost_its_numbers(story: Story) -> Diagnosis | None:
 
 
 def _first_hand(story: Story, failure: Failure) -> bool:
-    waits = [wait.fact.order for wait in story.waits]
+    before = [wait for wait in story.waits if story.comes_before(wait.fact, failure.fact)]
     if failure.exception.rpartition(".")[2] in _AFTER_AN_ABORT:
-        return not waits or failure.fact.order < min(waits)
-    if waits and failure.fact.order > min(waits) and failure.fact.values.get("header") != "1":
-        gap = seconds_between(story.waits[0].fact.at, failure.fact.at)
-        return gap is None or gap < 0 or any(wait.rank != failure.rank for wait in story.waits)
-    return True
+        return not before
+    # After its own time-out a rank raises what the abort leaves; another rank's time-out is no reason to.
+    return not any(wait.rank == failure.rank for wait in before) or failure.fact.values.get("header") == "1"
 
 
 def _earliest(failures: list[Failure]) -> Failure | None:

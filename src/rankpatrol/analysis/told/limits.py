@@ -70,7 +70,7 @@ def limit_reached(story: Story) -> Diagnosis | None:
 
 
 def _goes_on_after(story: Story, fact: Fact) -> bool:
-    return story.pace is not None and story.pace.last.order > fact.order
+    return story.counted_after(fact)
 
 
 def _say(story: Story, limit: _Limit, facts: list[Fact]) -> Diagnosis:

@@ -29,7 +29,8 @@ _OWN_PARTS = (
 _DATA_PARTS = frozenset({"data_wait", "data", "data_load", "dataload", "dataloader", "load", "fetch", "collate", "preproc"})
 _STANDS_OUT = 2.0
 _SLOWER = 1.3
-_MUCH_SLOWER = 1.5  # than at its own beginning: lengths of sequences differ
+_SLOWER_THAN_SAID = 1.15  # than what the observer calls usual
+_MUCH_SLOWER = 1.4  # than at its own beginning: lengths of sequences differ
 _MOSTLY = 0.4
 
 
@@ -87,7 +88,7 @@ def _meters(story: Story) -> Diagnosis | None:
 def _slower_than_usual(story: Story) -> Diagnosis | None:
     """What the lines state of a step, against what the observer calls usual, or against their own beginning."""
     recent, before, why = _paces(story)
-    if recent is None or before is None or recent < (_SLOWER if why == "is usual" else _MUCH_SLOWER) * before:
+    if recent is None or before is None or recent < (_SLOWER_THAN_SAID if why == "is usual" else _MUCH_SLOWER) * before:
         return None
     return Diagnosis(
         verdict="slow",
@@ -103,7 +104,7 @@ def _paces(story: Story) -> tuple[float | None, float | None, str]:
     pace = story.pace
     if pace is None or len(pace.stated_s) < 2:
         return None, None, ""
-    recent = median(pace.stated_s[-5:])
+    recent = median(pace.stated_s[-3:])
     for told in story.told(Kind.TIMES, "baseline"):
         usual = told.last.number("ms")
         if usual:

@@ -55,7 +55,7 @@ def ended_by_scheduler(story: Story) -> Diagnosis | None:
 def _told_to_end(story: Story) -> Diagnosis | None:
     """The launcher itself was signalled, and nothing had failed before: somebody ended the job."""
     told = story.told(Kind.SIGNALLED, "launcher_signalled")
-    if not told or story.failures or any(wait.fact.order < told[0].first.order for wait in story.waits) or story.says(Kind.SYMPTOM):
+    if not told or story.failures or any(story.comes_before(wait.fact, told[0].first) for wait in story.waits) or story.says(Kind.SYMPTOM):
         return None
     return Diagnosis(
         verdict="shutdown",
@@ -71,9 +71,9 @@ def _told_to_end(story: Story) -> Diagnosis | None:
 def _of_an_earlier_attempt(story: Story, told: Told) -> bool:
     """Whether ranks went on to work after it: a new attempt, of which this word says nothing."""
     last = story.last_activity
-    if last is None or last.order <= told.last.order or (last.kind is Kind.RAISED and story.pace is None):
+    if last is None or story.comes_before(last, told.last) or (last.kind is Kind.RAISED and story.pace is None):
         return False
-    later = [other.last for other in story.told(Kind.PROGRESS) + story.told(Kind.PHASE) if other.last.order > told.last.order]
+    later = [other.last for other in story.told(Kind.PROGRESS) + story.told(Kind.PHASE) if story.comes_before(told.last, other.last)]
     gaps = [seconds_between(told.last.at, fact.at) for fact in later]
     if any(gap is not None for gap in gaps):
         return any(gap is not None and gap > _OF_THE_SAME_END_S for gap in gaps)
@@ -86,9 +86,10 @@ def _failed_before(story: Story, told: Told) -> bool:
     own += [wait.fact for wait in story.waits]
     own += [end.fact for end in story.ends if end.by_itself() and end.code != 0 and end.signal != 9]
     own += [other.first for other in story.told(Kind.SYMPTOM, "xid", "gpu_lost", "gpu_ecc", "illegal_access")]
-    earlier = [fact for fact in own if fact.order < told.first.order]
-    if told.first.word in _WEAK | {"step_cancelled"}:
-        return bool(earlier)
+    # A word that also follows a failure yields to one whose place in time is not known; a scheduler's own reason does not.
+    if told.first.word in _WEAK:
+        return any(story.comes_before(fact, told.first) is not False for fact in own)
+    earlier = [fact for fact in own if story.comes_before(fact, told.first)]
     gaps = [seconds_between(fact.at, told.first.at) for fact in earlier]
     return any(gap is None or gap > _OF_THE_SAME_END_S for gap in gaps)
 

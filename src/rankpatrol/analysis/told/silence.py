@@ -10,6 +10,7 @@ from rankpatrol.core.testimony import Kind, seconds_between
 from rankpatrol.formats.log_ledger import Told
 
 _WITHIN = 1.5  # a line may come half as late again as usual
+_SLACK_S = 30.0  # writers flush, observers look at their clocks
 _AS_BEFORE = 1.4  # a pause at the same place may take somewhat longer than the last time
 _STALL_S = 300.0
 # How long a phase may be silent before it is doubted, where it shows no counter of its own.
@@ -44,7 +45,7 @@ def standing_still(story: Story) -> Diagnosis | None:
 def as_usual(story: Story) -> Diagnosis | None:
     """No failure, and the counter moves, or the run says that it is done."""
     finished = story.told(Kind.FINISHED)
-    if finished and (story.pace is None or story.pace.last.order <= finished[-1].last.order) and not story.went_down:
+    if finished and not story.counted_after(finished[-1].last) and not story.went_down:
         return _healthy("the training says that it is done", (quote(finished[-1].last),), ())
     phase = last_phase(story)
     if phase is not None and _moves(phase):
@@ -56,7 +57,7 @@ def _as_usual(story: Story, silence: float | None) -> Diagnosis | None:
     pace = story.pace
     if pace is None or silence is None:
         return None
-    if pace.usual_gap_s is not None and silence <= _WITHIN * pace.usual_gap_s:
+    if pace.usual_gap_s is not None and silence <= max(_WITHIN * pace.usual_gap_s, pace.usual_gap_s + _SLACK_S):
         return _healthy(
             f"a line comes every {say_duration(pace.usual_gap_s)}, and the last one is {say_duration(silence)} old: as usual",
             (f"the last counter seen is step {pace.last.step}",),

@@ -13,7 +13,7 @@ _STILL_ENDING_S = 300.0
 def stuck_after_the_end(story: Story) -> Diagnosis | None:
     """The training says that it is done, and later something still waits: do not start it again."""
     finished = story.told(Kind.FINISHED)
-    if not finished or (story.pace is not None and story.pace.last.order > finished[-1].last.order):
+    if not finished or story.counted_after(finished[-1].last):
         return None
     after = [
         told
@@ -21,7 +21,7 @@ def stuck_after_the_end(story: Story) -> Diagnosis | None:
             Kind.WATCHDOG_STUCK,
         )
         + story.told(Kind.TIMED_OUT)
-        if told.first.order > finished[-1].last.order
+        if story.comes_before(finished[-1].last, told.first) is not False
     ]
     silence = story.silence_s
     if not after and (silence is None or silence < _STILL_ENDING_S or not (story.goes_on or story.told(Kind.OBSERVED, "squeue_running"))):

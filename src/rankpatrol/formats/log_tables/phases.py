@@ -76,6 +76,18 @@ ROWS = (
             ),
         ),
         ("loader_wait", "waiting", r"[Ww]aiting (?:for|on) (?:the )?(?:next )?(?:batch|data ?loader|loader|data)\b"),
+        ("compiled", "compil", r"done with compil\w+|compil\w+ (?:is )?(?:done|finished|complete)|Compilation time: \d|finished compil\w+"),
+        (
+            "prepared",
+            "build creating dataset",
+            r"elas?psed time to build|finished creating indexed dataset|done with dataset|dataset (?:is )?ready",
+        ),
+        ("downloaded", "download", r"[Dd]ownload(?:ing)? (?:is )?(?:complete|done|finished)|\bdownloaded\b"),
+        (
+            "evaluated",
+            "eval valid",
+            r"(?:evaluation|validation) (?:is )?(?:done|finished|complete)|finished (?:evaluation|validation)|validation loss at iteration",
+        ),
         ("ending", "destroy", r"destroy(?:ing)?[ _](?:the )?process[ _]?group"),
         (
             "saving",
