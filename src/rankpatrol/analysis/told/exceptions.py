@@ -27,6 +27,8 @@ def own_exception(story: Story) -> Diagnosis | None:
         first = earliest
     rank = first.rank if first.rank is not None else _only_dead(story)
     suffer = story.others_suffer(rank) or _others_alive(story, rank)
+    if not suffer and not story.ends and not _has_traceback(first):
+        rank = None  # a word in a log, perhaps of something that was handled: nobody is accused of it
     return Diagnosis(
         verdict=story.verdict(),
         cause="rank_exception_peers_wait" if suffer else "user_exception",
@@ -109,6 +111,10 @@ def _only_dead(story: Story) -> int | None:
 
 def _others_alive(story: Story, rank: int | None) -> bool:
     return any(told.first.teller.rank != rank for told in story.told(Kind.ALIVE)) or (story.goes_on and len(story.ranks) > 1)
+
+
+def _has_traceback(failure: Failure) -> bool:
+    return failure.fact.values.get("header") == "1" or "frames" in failure.fact.values
 
 
 def _say(failure: Failure) -> str:
