@@ -85,7 +85,6 @@ class Ledger:
         self._told: dict[_Key, Told] = {}
         self.counters: dict[_Key, Counter] = {}
         self.last_seen: dict[_Key, Fact] = {}
-        self.lines_left_out = 0
 
     def take(self, facts: Iterable[Fact]) -> None:
         """Take facts in the order in which they were read."""
@@ -108,8 +107,6 @@ class Ledger:
             self._told[key] = Told(known.first, fact, known.count + 1)
         elif len(self._told) < _MOST_KEYS:
             self._told[key] = Told(fact, fact, 1)
-        else:
-            self.lines_left_out += 1
 
     def _count(self, fact: Fact) -> None:
         key = _teller_key(fact)

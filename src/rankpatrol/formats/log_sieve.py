@@ -54,7 +54,6 @@ class Sieve:
         self._waiting_bytes = 0
         self._shapes = {} if shapes is None else shapes
         self._in_long_line = False
-        self.lines_passed_over = 0
 
     def feed(self, chunk: bytes) -> Iterator[tuple[int, str]]:
         """Lines that are known to be worth it. Memory stays flat, however long a line is."""
@@ -125,9 +124,7 @@ class Sieve:
             del lines[-1], shapes[-1]
         last = dict(zip(shapes, range(len(shapes)), strict=True))
         self._learn(lines, last)
-        wanted = self._wanted(lines, shapes, last)
-        self.lines_passed_over += len(lines) - len(wanted)
-        for at in wanted:
+        for at in self._wanted(lines, shapes, last):
             yield from _bars(self._number + at + 1, lines[at])
         self._number += len(lines) if block.endswith(b"\n") else len(lines) - 1
 

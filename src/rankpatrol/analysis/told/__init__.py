@@ -71,8 +71,15 @@ def diagnose_logs(ledger: Ledger) -> Diagnosis:
     if not found:
         return _nothing(story)
     first, *others = found
-    doubts = tuple(f"also told: {other.sentence}" for other in others if other.cause not in {first.cause, "unknown", "none"})[:3]
+    doubts = tuple(f"also told: {other.sentence}" for other in others if _is_a_doubt(other, first))[:3]
     return msgspec.structs.replace(first, reasons_against=(*first.reasons_against, *doubts))
+
+
+def _is_a_doubt(other: Diagnosis, first: Diagnosis) -> bool:
+    """Whether a second answer speaks against the first: another fault of somebody else."""
+    if other.cause in {first.cause, "unknown", "none"} or other.verdict in {"benign_wait", "healthy"}:
+        return False
+    return other.culprit_ranks != first.culprit_ranks or other.culprit_ranks is None
 
 
 def _nothing(story: Story) -> Diagnosis:

@@ -144,7 +144,7 @@ def _whose(story: Story, facts: list[Fact]) -> tuple[list[int], tuple[str, ...]]
         if rank is None and (pci := fact.values.get("pci")):
             rank = _rank_at(story, pci)
             if rank is not None:
-                why.append(f"the GPU at {pci} is rank {rank}'s")
+                why.append(f"the GPU at {pci.rstrip(':')} is rank {rank}'s")
         if rank is not None:
             ranks.add(rank)
     if not ranks:

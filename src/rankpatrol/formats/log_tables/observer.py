@@ -125,7 +125,7 @@ ROWS = (
         (
             "baseline",
             "baseline usual normal",
-            r"(?:baseline|usual|normal(?:ly)?)\b.{0,40}?(?P<ms>\d+(?:\.\d+)?) ?(?P<unit>ms|s)?\b(?! ?(?:min|%|W))",
+            r"(?:baseline|usual|normal(?:ly)?)\b.{0,40}?(?<![A-Za-z\d.])(?P<ms>\d+(?:\.\d+)?) ?(?P<unit>ms|s)?\b(?! ?(?:min|%|W))",
         ),
         (
             "meter",

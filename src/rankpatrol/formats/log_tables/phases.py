@@ -119,7 +119,7 @@ ROWS = (
                 "dataset samples shuffl convert extract"
             ),
             (
-                r"\btokeniz(?:e|er|ing|ation)\b|\bMap\b ?(?:\(num_proc|:)|\bpre-?process\w*"
+                r"\btokeniz(?:e|er|ing|ation)\b|(?-i:\bMap\b) ?(?:\(num_proc|:)|\bpre-?process\w*"
                 r"|\bbuild(?:ing)?\b.{0,30}(?:ind(?:ex|ices)|mapping|dataset|cache|vocab|samples)|\bpacking\b"
                 r"|Grouping texts|Generating .{0,40}(?:split|examples|samples|cache)|\bFilter(?:ing)?\b ?(?:\(num_proc"
                 r"|:|\d)|\bcach(?:e|ing)\b.{0,30}(?:dataset|data|latents|embeddings|features|images)"
