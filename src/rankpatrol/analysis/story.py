@@ -165,6 +165,14 @@ class Story:
         pairs = [(end.rank, end.fact.number("local")) for end in self.ends if end.fact.word == "row_rank"]
         return len(hosts) <= 1 and bool(pairs) and all(rank == local for rank, local in pairs)
 
+    @cached_property
+    def not_waiting(self) -> int | None:
+        """The one rank that the observer does not see waiting in a collective, where it names all others."""
+        waiting = {rank for told in self.told(Kind.OBSERVED, "others_wait") for rank in ranks_in(told.first.values["ranks"])}
+        everyone = self.ranks | set(range(max(waiting, default=-1) + 1))
+        rest = everyone - waiting
+        return next(iter(rest)) if len(rest) == 1 and len(waiting) > 1 else None
+
     def rank_of(self, teller: Teller, fact: Fact | None = None) -> int | None:
         """The global rank of a writer: its own word, its pid's, or its local rank where there is one node."""
         if teller.rank is not None:

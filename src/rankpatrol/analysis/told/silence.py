@@ -101,10 +101,10 @@ def _in_phase(story: Story, phase: Told, silence: float | None) -> Diagnosis | N
     if silence is not None and word == "downloading" and not moves and not signs and silence > _STOOD_STILL_S:
         return _stood_still(story, phase, silence)
     rank = phase.last.teller.rank
-    waits_for_main = story.says(Kind.PHASE, "waiting")
+    waits_for_main = story.says(Kind.PHASE, "waiting") or story.not_waiting is not None
     if rank is None and waits_for_main:
-        rank = 0
-    others = {told.last.teller.rank for told in story.told(Kind.PHASE, word)} - {rank}
+        rank = story.not_waiting if story.not_waiting is not None else 0
+    others = {told.last.teller.rank for told in story.told(Kind.PHASE, word)} - {rank, None}
     alone = rank is not None and not others
     awaited = (rank,) if rank is not None and alone and (len(story.seen_ranks) > 1 or waits_for_main) else None
     warn = _will_time_out(story, phase)
@@ -139,12 +139,12 @@ _CAUSES_OF_STANDSTILL = {"downloading": "download_stall"}
 def _stood_still(story: Story, phase: Told, silence: float) -> Diagnosis:
     stuck = story.told(Kind.SYMPTOM, "fs_stall", "hung_task", "io_error") + story.told(Kind.OBSERVED, "kernel_state")
     word = phase.last.word
-    rank = phase.last.teller.rank
+    rank = phase.last.teller.rank if phase.last.teller.rank is not None else story.not_waiting
     at = f" at {fraction(phase.last)}" if fraction(phase.last) else ""
     return Diagnosis(
         verdict="hang",
         cause="filesystem_stall" if stuck else _CAUSES_OF_STANDSTILL.get(word, "unknown"),
-        culprit_ranks=(rank,) if rank is not None and (stuck or story.says(Kind.PHASE, "waiting")) else None,
+        culprit_ranks=(rank,) if rank is not None and (stuck or story.says(Kind.PHASE, "waiting") or story.not_waiting == rank) else None,
         certainty=Certainty.SUPPORTED if stuck else Certainty.SUSPECTED,
         sentence=f"{f'rank {rank}' if rank is not None else 'a rank'} stands still while {word}{at} for {say_duration(silence)}",
         reasons_for=(quote(phase.last), *(quote(told.first) for told in stuck[:2])),

@@ -103,6 +103,15 @@ ROWS = (
             "size grow bytes",
             r"(?:file|log|shard|checkpoint|tmp|\.pt|\.distcp|cache).{0,60}?(?:grow(?:s|ing|n)|-> ?\d|increas\w+)",
         ),
+        (
+            "others_wait",
+            "rank",
+            (
+                r"^\s*(?:--|##?)\s.*?\branks? (?P<ranks>\d[\d, -]*?)(?: (?:are|is|all|still|wait\w*|sit|block\w*"
+                r"|stuck))* (?:in|at|inside|on) (?:a |the |an )?"
+                r"(?:\w+ )?(?:barrier|all_?reduce|broadcast|collective|all_?gather|reduce_scatter|main_process_first)"
+            ),
+        ),
         ("goes_on", "->", r"(?:step|iter\w*|event|counter|epoch)s?\b[^>]{0,40}?(?P<before>\d+) ?-> ?(?P<after>\d+)"),
         ("loader_lock", "futex lock", r"(?:loader|worker)s?\b.{0,60}(?:futex|lock)"),
         ("log_size", "log_size size log_file bytes", r"log.{0,20}?size[ =:]+(?P<size>\d+)|(?P<size2>\d+) bytes"),
