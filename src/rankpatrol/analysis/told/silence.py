@@ -103,7 +103,7 @@ def _in_phase(story: Story, phase: Told, silence: float | None) -> Diagnosis | N
     rank = phase.last.teller.rank
     waits_for_main = story.says(Kind.PHASE, "waiting") or story.not_waiting is not None
     if rank is None and waits_for_main:
-        rank = story.not_waiting if story.not_waiting is not None else 0
+        rank = story.not_waiting if story.not_waiting is not None else _main_rank(story)
     others = {told.last.teller.rank for told in story.told(Kind.PHASE, word)} - {rank, None}
     alone = rank is not None and not others
     awaited = (rank,) if rank is not None and alone and (len(story.seen_ranks) > 1 or waits_for_main) else None
@@ -118,6 +118,11 @@ def _in_phase(story: Story, phase: Told, silence: float | None) -> Diagnosis | N
         reasons_against=warn,
         suggested=("Wait; nothing has to be done", *(business.suggested[:1] if warn else ())),
     )
+
+
+def _main_rank(story: Story) -> int | None:
+    """Rank 0 is the main process, unless it waits for one itself."""
+    return None if 0 in {told.first.teller.rank for told in story.told(Kind.PHASE, "waiting")} else 0
 
 
 def _will_time_out(story: Story, phase: Told) -> tuple[str, ...]:
