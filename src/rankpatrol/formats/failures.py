@@ -8,7 +8,7 @@ import re
 from rankpatrol.core.records import Record
 
 # What a rank prints when another one is gone or silent: never a first cause.
-_ECHOES = (
+ECHOES = (
     r"Connection closed by peer",
     r"Read error \[[^\]]*\]:\d+: Connection reset by peer",
     r"Connection reset by peer",
@@ -22,7 +22,7 @@ _ECHOES = (
     r"Sending process \d+ closing signal",
     r"DataLoader worker \(pid.*\) (?:is killed by signal|exited unexpectedly)",
 )
-_ECHO = re.compile("|".join(_ECHOES))
+_ECHO = re.compile("|".join(ECHOES))
 # Which of the echoes are a process group's own time-out.
 _TIMEOUT = re.compile(
     r"Timed out waiting \d+ms for (?:send|recv) operation|Watchdog caught collective operation timeout|[Mm]onitoredBarrier.*timed? ?out"

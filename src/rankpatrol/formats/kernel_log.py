@@ -3,9 +3,10 @@
 import re
 
 # "Out of memory: Killed process 1234 (python3) …" and "Memory cgroup out of memory: Killed process 1234 (python3) …" (mm/oom_kill.c).
-_KILLED = re.compile(r"[Oo]ut of memory: Kill(?:ed)? process (\d+)")
+KILLED = r"[Oo]ut of memory: Kill(?:ed)? process (?P<pid>\d+)(?: \((?P<process>[^)]*)\))?"
+_KILLED = re.compile(KILLED)
 
 
 def kills(text: str) -> dict[int, str]:
     """The last line of each process that was killed for want of memory, by pid."""
-    return {int(seen[1]): line.strip() for line in text.splitlines() if (seen := _KILLED.search(line))}
+    return {int(seen["pid"]): line.strip() for line in text.splitlines() if (seen := _KILLED.search(line))}

@@ -1,1 +1,1 @@
-"""Foreign files, opened with care: what cannot be read costs its own reason and nothing else."""
+"""Foreign files, opened with care: what cannot be read costs its own reason and nothing else. Understood elsewhere."""

@@ -22,8 +22,8 @@ _NAMES = (
     re.compile(r"(?P<family>.*rank[_-]?)(?P<rank>\d{1,7})(?P<suffix>\.(?:json|pickle|pkl|bin|dump)(?:\.gz)?|\.gz|)"),
     re.compile(r"(?P<family>.*\D)(?P<rank>\d{1,7})(?P<suffix>\.(?:json|pickle|pkl|bin|dump)(?:\.gz)?|\.gz|)"),
 )
-# A pickle of protocol 2 to 5 that begins with a dict; gzip; or JSON, of which a dump names its entries or its version early.
-_HEADS = (re.compile(rb"\x80[\x02-\x05](?:\x95.{8})?\}", re.DOTALL), re.compile(rb"\x1f\x8b"))
+# A pickle of protocol 2 to 5 that begins with a dict; or JSON, of which a dump names its entries or its version early.
+_PICKLE_HEAD = re.compile(rb"\x80[\x02-\x05](?:\x95.{8})?\}", re.DOTALL)
 _JSON_KEYS = re.compile(rb'"(?:entries|pg_config|pg_status|collective_seq_id)"\s*:')
 _HEAD_BYTES = 4096
 _MOST_FILES = 200_000
@@ -76,7 +76,17 @@ def looks_like_a_recording(path: Path) -> bool:
             head = file.read(_HEAD_BYTES)
     except OSError:
         return False
-    return any(each.match(head) for each in _HEADS) or (head.lstrip()[:1] == b"{" and bool(_JSON_KEYS.search(head)))
+    return begins_like_a_recording(head)
+
+
+def begins_like_a_recording(head: bytes) -> bool:
+    """True for the first bytes of a dump; of a packed one, for what is packed in it."""
+    if head.startswith(b"\x1f\x8b"):
+        try:
+            head = zlib.decompressobj(wbits=31).decompress(head, _HEAD_BYTES)
+        except zlib.error:
+            return False
+    return bool(_PICKLE_HEAD.match(head)) or (head.lstrip()[:1] == b"{" and bool(_JSON_KEYS.search(head)))
 
 
 def rank_in_name(path: Path) -> int | None:

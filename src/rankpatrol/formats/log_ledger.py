@@ -1,0 +1,138 @@
+"""Keeps what a job's logs state, in flat memory: the first and the last of each kind a writer, and how often."""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from rankpatrol.core.records import Record
+from rankpatrol.core.testimony import Fact, Kind, Stamp
+
+# Beyond this many different statements only those of new kinds are kept.
+_MOST_KEYS = 60_000
+_FIRST_MARKS, _LAST_MARKS = 64, 256
+# What makes two statements different; all other values are how they happen to run.
+_TELLS_APART = (
+    "rank",
+    "ranks",
+    "pid",
+    "seq",
+    "op",
+    "xid",
+    "group",
+    "group_rank",
+    "by",
+    "from",
+    "one",
+    "two",
+    "message",
+    "gpu",
+    "pci",
+    "batches",
+    "signal",
+    "code",
+    "now",
+    "n",
+    "text",
+)
+
+_Key = tuple[object, ...]
+
+
+class Told(Record, frozen=True):
+    """One statement, as it was made first and last, and how often."""
+
+    first: Fact
+    last: Fact
+    count: int
+
+
+class Mark(Record, frozen=True):
+    """A counter's value: the step, when, where in all that was read, and the seconds a step that the line itself states."""
+
+    step: int
+    at: Stamp | None
+    order: int
+    step_s: float | None
+
+
+class Counter(msgspec.Struct):
+    """The marks of one writer's counter, the first and the last of them."""
+
+    strength: int
+    first: list[Mark]
+    last: list[Mark]
+    count: int = 0
+
+    def add(self, mark: Mark) -> None:
+        """Take one more mark."""
+        self.count += 1
+        if len(self.first) < _FIRST_MARKS:
+            self.first.append(mark)
+            return
+        self.last.append(mark)
+        if len(self.last) > 2 * _LAST_MARKS:
+            del self.last[:_LAST_MARKS]
+
+    def marks(self) -> list[Mark]:
+        """All that is kept, in order."""
+        return [*self.first, *self.last]
+
+
+class Ledger:
+    """Takes facts, and gives back few."""
+
+    def __init__(self) -> None:
+        self._told: dict[_Key, Told] = {}
+        self.counters: dict[_Key, Counter] = {}
+        self.last_seen: dict[_Key, Fact] = {}
+
+    def take(self, facts: Iterable[Fact]) -> None:
+        """Take facts in the order in which they were read."""
+        for fact in facts:
+            if fact.kind is Kind.PROGRESS:
+                self._count(fact)
+            if fact.kind is not Kind.PULSE and (fact.at is not None or fact.teller.rank is not None):
+                self._seen(fact)
+            if fact.word != "other_line":
+                self._keep(fact)
+
+    def told(self, *kinds: Kind) -> Iterator[Told]:
+        """All statements of some kinds, in the order in which they were first made."""
+        found = [told for told in self._told.values() if told.first.kind in kinds]
+        return iter(sorted(found, key=lambda told: told.first.order))
+
+    def _keep(self, fact: Fact) -> None:
+        key = _key(fact)
+        if (known := self._told.get(key)) is not None:
+            self._told[key] = Told(known.first, fact, known.count + 1)
+        elif len(self._told) < _MOST_KEYS:
+            self._told[key] = Told(fact, fact, 1)
+
+    def _count(self, fact: Fact) -> None:
+        key = _teller_key(fact)
+        strength = int(fact.values["strength"])
+        counter = self.counters.get(key)
+        if counter is None or counter.strength < strength:
+            if len(self.counters) >= _MOST_KEYS:
+                return
+            counter = self.counters[key] = Counter(strength, [], [])
+        if counter.strength == strength:
+            counter.add(Mark(int(fact.values["step"]), fact.at, fact.order, fact.number("step_s")))
+
+    def _seen(self, fact: Fact) -> None:
+        key = _teller_key(fact)
+        if key in self.last_seen or len(self.last_seen) < _MOST_KEYS:
+            self.last_seen[key] = fact
+
+
+def _teller_key(fact: Fact) -> _Key:
+    teller = fact.teller
+    if teller.rank is not None:
+        return ("rank", teller.rank)
+    return ("local", teller.host, teller.local_rank, teller.component, teller.pid)
+
+
+def _key(fact: Fact) -> _Key:
+    if fact.kind in {Kind.PROGRESS, Kind.PULSE}:
+        return (fact.kind, fact.word, _teller_key(fact))
+    return (fact.kind, fact.word, _teller_key(fact), *(fact.values.get(name) for name in _TELLS_APART))

@@ -1,0 +1,163 @@
+"""Reads whatever is given, each by its form, and gives one answer."""
+
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from rankpatrol.analysis.told.logs import diagnose_logs
+from rankpatrol.core.diagnosis import Diagnosis
+from rankpatrol.core.errors import BadInput, PatrolError
+from rankpatrol.core.records import Missing, Record
+from rankpatrol.core.testimony import FILE_ORDERS
+from rankpatrol.formats.log_ledger import Ledger
+from rankpatrol.formats.log_names import teller_of
+from rankpatrol.formats.log_reader import Reader
+from rankpatrol.formats.log_sieve import Sieve
+from rankpatrol.intake.forms import FILE_FORMS, FOLDER_FORMS, TEXT_FORMS, FileForm, weigh
+from rankpatrol.intake.sources import Source, chunks, find
+
+# Of all files together, this much is read line by line; the rest goes through the sieve.
+_CLOSE_HEAD_BYTES, _CLOSE_TAIL_BYTES = 512 << 10, 2 << 20
+_LEAST_HEAD_BYTES, _LEAST_TAIL_BYTES = 2 << 10, 8 << 10
+_SNIFFED_BYTES = 64 << 10
+# Text forms get all of a text; a longer one is a log.
+_MOST_TEXT_BYTES = 32 << 20
+
+Watch = Callable[[int], None]
+
+
+class Answer(Record, frozen=True):
+    """The diagnosis, how much was read, and what could not be."""
+
+    diagnosis: Diagnosis
+    files: int
+    bytes_read: int
+    missing: tuple[str, ...]
+
+
+def diagnose(paths: tuple[str, ...], watch: Watch = lambda _bytes: None) -> Answer:
+    """One answer about all that `paths` hold; `watch` is told of the bytes read.
+
+    Raises:
+        BadInput: where nothing at all was readable.
+    """
+    answers, rest, missing = _folders(paths)
+    sources, more = find(rest)
+    missing += more
+    sources, from_files = _by_file_form(sources, missing)
+    reading = _Reading(len(sources), watch)
+    for source in sources:
+        try:
+            reading.read(source)
+        except BadInput as problem:
+            missing.append(Missing(f"{problem} ({problem.help})"))
+    answers += from_files + reading.answers
+    if reading.bytes_read:
+        answers.append(diagnose_logs(reading.ledger))
+    best = weigh(answers)
+    if best is None:
+        raise _nothing_read(paths, missing)
+    return Answer(best, len(sources), reading.bytes_read, tuple(each.reason for each in missing))
+
+
+def _folders(paths: tuple[str, ...]) -> tuple[list[Diagnosis], tuple[str, ...], list[Missing]]:
+    answers: list[Diagnosis] = []
+    rest: list[str] = []
+    missing: list[Missing] = []
+    for text in paths:
+        form = next((form for form in FOLDER_FORMS if text != "-" and form.recognises(Path(text))), None)
+        if form is None:
+            rest.append(text)
+            continue
+        try:
+            answers += [answer for answer in (form.read(Path(text)),) if answer is not None]
+        except PatrolError as problem:
+            missing.append(Missing(f"{problem} ({problem.help})"))
+    return answers, tuple(rest), missing
+
+
+def _by_file_form(sources: list[Source], missing: list[Missing]) -> tuple[list[Source], list[Diagnosis]]:
+    taken: dict[str, list[Path]] = {}
+    rest = []
+    for source in sources:
+        if source.path is None:
+            rest.append(source)
+            continue
+        form = _file_form(source.path)
+        if form is None:
+            rest.append(source)
+        else:
+            taken.setdefault(form.name, []).append(source.path)
+    answers = []
+    for form in FILE_FORMS:
+        if paths := taken.get(form.name):
+            try:
+                answers.append(form.read(tuple(paths)))
+            except PatrolError as problem:
+                missing.append(Missing(f"{problem} ({problem.help})"))
+    return rest, [answer for answer in answers if answer is not None]
+
+
+def _file_form(path: Path) -> FileForm | None:
+    """Names first: a folder may hold 100,000 files, and few of them are worth opening for this."""
+    by_name = [form for form in FILE_FORMS if form.named(path)]
+    if not by_name:
+        return None
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return None
+        with path.open("rb") as file:
+            head = file.read(_SNIFFED_BYTES)
+    except OSError:
+        return None
+    return next((form for form in by_name if form.begins(head)), None)
+
+
+class _Reading:
+    """All logs and texts of one call."""
+
+    def __init__(self, files: int, watch: Watch) -> None:
+        self.ledger = Ledger()
+        self.answers: list[Diagnosis] = []
+        self.bytes_read = 0
+        self._watch = watch
+        self._order = 0
+        self._shapes: dict[bytes, int] = {}
+        self._head = max(_LEAST_HEAD_BYTES, _CLOSE_HEAD_BYTES // max(1, files))
+        self._tail = max(_LEAST_TAIL_BYTES, _CLOSE_TAIL_BYTES // max(1, files))
+
+    def read(self, source: Source) -> None:
+        """One source, chunk by chunk. What was read before a problem counts."""
+        sieve = Sieve(head_bytes=self._head, tail_bytes=self._tail, shapes=self._shapes)
+        reader = Reader(source.name, teller_of(source.name), order=self._order)
+        whole: bytearray | None = bytearray() if TEXT_FORMS else None
+        try:
+            for chunk in chunks(source):
+                self.bytes_read += len(chunk)
+                self._watch(len(chunk))
+                if whole is not None:
+                    whole += chunk
+                    whole = whole if len(whole) <= _MOST_TEXT_BYTES else None
+                for number, line in sieve.feed(chunk):
+                    self.ledger.take(reader.read(number, line))
+        finally:
+            for number, line in sieve.finish():
+                self.ledger.take(reader.read(number, line))
+            self.ledger.take(reader.finish())
+            self._order = (reader.order // FILE_ORDERS + 1) * FILE_ORDERS
+            if whole:
+                self._as_text(bytes(whole))
+
+    def _as_text(self, raw: bytes) -> None:
+        text = raw.replace(b"\0", b"").decode("utf-8", "replace")
+        for form in TEXT_FORMS:
+            if form.recognises(text) and (answer := form.read(text)) is not None:
+                self.answers.append(answer)
+
+
+def _nothing_read(paths: tuple[str, ...], missing: list[Missing]) -> BadInput:
+    why = "; ".join(each.reason for each in missing[:3]) or "empty, or nothing but files that are no logs"
+    return BadInput(
+        f"nothing readable in {', '.join(paths)}: {why}",
+        help="Give a log, a folder of logs, a sealed bundle, or pipe a text into `rankpatrol diagnose -`.",
+    )

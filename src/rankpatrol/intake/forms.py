@@ -1,0 +1,110 @@
+"""Which forms of evidence `diagnose` knows: a table each for files that are read as a whole and for text that is recognised by its look.
+
+A new form is a row. What no row recognises is read as a log.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from rankpatrol.analysis.told.fr_trace import diagnose_fr_trace
+from rankpatrol.analysis.told.listings import diagnose_listing
+from rankpatrol.analysis.told.pasted_dumps import diagnose_pasted_dumps, looks_like_pasted_dumps
+from rankpatrol.analysis.told.recordings import diagnose_recordings
+from rankpatrol.analysis.told.stacks import diagnose_stacks
+from rankpatrol.core.diagnosis import Certainty, Diagnosis
+from rankpatrol.core.errors import BadInput
+from rankpatrol.core.records import Record
+from rankpatrol.evidence.reading import load_diagnosis
+from rankpatrol.formats.fr_trace_text import looks_like_fr_trace
+from rankpatrol.formats.stack_text import looks_like_stacks
+from rankpatrol.intake.recordings import begins_like_a_recording, rank_in_name, read_recordings
+
+_MOST_LISTING_BYTES = 1 << 20
+_SURENESS = {Certainty.SUSPECTED: 0, Certainty.SUPPORTED: 1, Certainty.PROVED: 2}
+
+
+class FolderForm(Record, frozen=True):
+    """A folder that is one piece of evidence. `recognises` looks at names alone; `read` may raise a PatrolError."""
+
+    name: str
+    recognises: Callable[[Path], bool]
+    read: Callable[[Path], Diagnosis | None]
+
+
+class FileForm(Record, frozen=True):
+    """Files that belong together, such as one recording a rank: recognised by their names, then by the first 64 KB."""
+
+    name: str
+    named: Callable[[Path], bool]
+    begins: Callable[[bytes], bool]
+    read: Callable[[tuple[Path, ...]], Diagnosis | None]
+
+
+class TextForm(Record, frozen=True):
+    """Text that is recognised by its look. `read` gets all of it, and answers None where it says nothing."""
+
+    name: str
+    recognises: Callable[[str], bool]
+    read: Callable[[str], Diagnosis | None]
+
+
+def _is_bundle(folder: Path) -> bool:
+    return (folder / "manifest.json").is_file() and (folder / "diagnosis.json").is_file()
+
+
+def _last_bundle(job_dir: Path) -> Path | None:
+    """The newest sealed incident of a job directory; incidents are numbered."""
+    sealed = [folder for folder in job_dir.glob("incidents/*") if _is_bundle(folder)]
+    return max(sealed, key=lambda folder: (len(folder.name), folder.name), default=None)
+
+
+def _of_last_incident(job_dir: Path) -> Diagnosis | None:
+    bundle = _last_bundle(job_dir)
+    return load_diagnosis(bundle) if bundle is not None else None
+
+
+def _carries_a_rank(path: Path) -> bool:
+    return rank_in_name(path) is not None
+
+
+def _recordings(paths: tuple[Path, ...]) -> Diagnosis | None:
+    """What the dumps say; where none can be read, the reasons. Raises BadInput."""
+    found, reasons = read_recordings(paths)
+    if not found.rings and reasons:
+        path, why = next(iter(reasons.items()))
+        raise BadInput(f"{path}: {why}", help="Give the dumps as torch wrote them: one file a rank, whose name ends in the rank.")
+    answer = diagnose_recordings(found)
+    if answer is None or not reasons:
+        return answer
+    said = tuple(f"{path.name} was not used: {why}" for path, why in list(reasons.items())[:3])
+    return msgspec.structs.replace(answer, reasons_against=(*answer.reasons_against, *said))
+
+
+def _may_be_listing(text: str) -> bool:
+    """Listings are short; a longer text is a log."""
+    return len(text) <= _MOST_LISTING_BYTES
+
+
+# Where a folder's form has no answer, its files are read one by one.
+FOLDER_FORMS: tuple[FolderForm, ...] = (
+    FolderForm("sealed bundle", _is_bundle, load_diagnosis),
+    FolderForm("job directory with a sealed incident", lambda folder: _last_bundle(folder) is not None, _of_last_incident),
+)
+FILE_FORMS: tuple[FileForm, ...] = (FileForm("flight recording", _carries_a_rank, begins_like_a_recording, _recordings),)
+TEXT_FORMS: tuple[TextForm, ...] = (
+    TextForm("flight recorder analyser's output", looks_like_fr_trace, diagnose_fr_trace),
+    TextForm("pasted flight recordings", looks_like_pasted_dumps, diagnose_pasted_dumps),
+    TextForm("listing", _may_be_listing, diagnose_listing),
+    TextForm("stacks", looks_like_stacks, diagnose_stacks),
+)
+
+
+def weigh(answers: list[Diagnosis]) -> Diagnosis | None:
+    """The answer that stands of several: what decides goes before what does not, then what names a cause, then the surer one."""
+    return max(answers, key=_weight, default=None)
+
+
+def _weight(answer: Diagnosis) -> tuple[bool, bool, int]:
+    return answer.verdict != "undetermined", answer.cause not in {"unknown", "none"}, _SURENESS[answer.certainty]

@@ -1,0 +1,157 @@
+"""Finds and opens what a user points at: files, folders with loops, packed logs, standard input. Never fails on one of many."""
+
+import gzip
+import importlib
+import io
+import os
+import re
+import stat
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from rankpatrol.core.errors import BadInput
+from rankpatrol.core.records import Missing, Record
+
+STDIN = "-"
+_MOST_FILES = 200_000
+_CHUNK_BYTES = 1 << 22
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_ZSTD_READERS = ("compression.zstd", "backports.zstd", "zstandard")
+# Weights, pictures and programs are no logs; a checkpoint of many GB is not read through.
+_NO_LOG = frozenset({
+    ".pt", ".pth", ".bin", ".safetensors", ".ckpt", ".distcp", ".npy", ".npz", ".so", ".png", ".jpg", ".jpeg", ".gif", ".mp4", ".whl",
+    ".tar", ".zip", ".parquet", ".arrow", ".pyc", ".idx", ".db", ".sqlite",
+})  # fmt: skip
+_NUMBER = re.compile(r"(\d+)")
+
+
+class Source(Record, frozen=True):
+    """One thing to read: what it is called, and how big it is where that is known."""
+
+    name: str
+    path: Path | None
+    size_bytes: int | None
+
+
+def find(paths: tuple[str, ...]) -> tuple[list[Source], list[Missing]]:
+    """All readable files below some paths, each once, in natural order; and what could not be looked at.
+
+    Raises:
+        BadInput: where a path is not there at all.
+    """
+    found: list[Source] = []
+    missing: list[Missing] = []
+    seen: set[tuple[int, int]] = set()
+    for text in paths:
+        if text == STDIN:
+            found.append(Source("standard input", None, None))
+            continue
+        path = Path(text)
+        if not os.path.lexists(path):
+            raise BadInput(f"{text} is not there", help="Give a log, a folder of logs, a sealed bundle, or - for standard input.")
+        for one in _below(path, missing):
+            if len(found) >= _MOST_FILES:
+                missing.append(Missing(f"only the first {_MOST_FILES} files were read"))
+                return found, missing
+            _add(one, found, missing, seen)
+    return found, missing
+
+
+def _below(path: Path, missing: list[Missing]) -> Iterator[Path]:
+    if not path.is_dir():
+        yield path
+        return
+    # A link that leads back up is not followed: links to folders are left out, links to files are read.
+    for folder, names, files in os.walk(path, onerror=lambda problem: missing.append(Missing(str(problem)))):
+        names.sort(key=_natural)
+        yield from (Path(folder, name) for name in sorted(files, key=_natural))
+
+
+def _add(path: Path, found: list[Source], missing: list[Missing], seen: set[tuple[int, int]]) -> None:
+    try:
+        status = path.stat()
+    except OSError as problem:
+        missing.append(Missing(f"{path}: {problem.strerror}"))
+        return
+    # What is no plain file (a pipe, a device) may never end; a shell's <(command) is meant, though.
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISFIFO(status.st_mode):
+        return
+    if (status.st_dev, status.st_ino) in seen or path.suffix.lower() in _NO_LOG:
+        return
+    seen.add((status.st_dev, status.st_ino))
+    found.append(Source(str(path), path, status.st_size if stat.S_ISREG(status.st_mode) else None))
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in _NUMBER.split(name)]
+
+
+def chunks(source: Source) -> Iterator[bytes]:
+    """The plain bytes of a source, unpacked where it is packed; what could be read before a damage is given.
+
+    Raises:
+        BadInput: it cannot be read, or its packing needs a library that is not installed.
+    """
+    try:
+        with ExitStack() as opened:
+            file = _open(source, opened)
+            # Of a packed stream one read at a time: what came before a damage is given before the damage is met.
+            read = file.read if isinstance(file, io.BufferedReader) else getattr(file, "read1", file.read)
+            while chunk := read(_CHUNK_BYTES):
+                yield chunk
+    except OSError as problem:
+        raise BadInput(f"{source.name}: {problem.strerror or problem}", help="The rest was read.") from problem
+    except _damages() as problem:
+        raise BadInput(f"{source.name} is packed, and damaged or cut: {problem}", help="What came before the damage was read.") from problem
+
+
+def _open(source: Source, opened: ExitStack) -> BinaryIO:
+    """The plain stream; all that was opened for it is closed with `opened`, and standard input is left alone."""
+    raw = sys.stdin.buffer if source.path is None else opened.enter_context(source.path.open("rb"))
+    buffered = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(_Raw(raw))
+    head = buffered.peek(4)[:4]
+    if head.startswith(_GZIP):
+        return cast("BinaryIO", opened.enter_context(gzip.open(buffered)))
+    if head.startswith(_ZSTD):
+        return opened.enter_context(_zstd(source, buffered))
+    return buffered
+
+
+class _Raw(io.RawIOBase):
+    """A stream that is not buffered the usual way, so that its first bytes can be looked at."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._stream.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _damages() -> tuple[type[Exception], ...]:
+    """What unpacking raises for damaged bytes, of the zstd library too if one is in use."""
+    zstd: list[type[Exception]] = [sys.modules[name].ZstdError for name in _ZSTD_READERS if name in sys.modules]
+    return (EOFError, zlib.error, *zstd)
+
+
+def _zstd(source: Source, file: BinaryIO) -> BinaryIO:
+    for name in _ZSTD_READERS:
+        try:
+            module = importlib.import_module(name)
+        except ImportError:
+            continue
+        opened: BinaryIO = module.open(file, "rb")
+        return opened
+    raise BadInput(
+        f"{source.name} is packed with zstd, and no library for that is installed",
+        help="Install one (`pip install backports.zstd`), or unpack it first: `zstd -dc FILE | rankpatrol diagnose -`.",
+    )
