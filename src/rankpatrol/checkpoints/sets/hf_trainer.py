@@ -1,0 +1,48 @@
+"""Hugging Face's Trainer: `checkpoint-N/` with weights, optimizer, scheduler, random states of each rank, and `trainer_state.json` last.
+
+See `_save_checkpoint` in transformers/trainer.py.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from rankpatrol.checkpoints.report import corrupt, lacking
+from rankpatrol.checkpoints.sets.view import Problem, SetView
+
+NAME = "hf_trainer"
+STATE: Final = "trainer_state.json"
+_ARGUMENTS: Final = "training_args.bin"
+_RANDOM: Final = re.compile(r"rng_state(?:_\d+)?\.pth")
+_WEIGHTS: Final = re.compile(r"(?:model|pytorch_model|adapter_model|tf_model|diffusion_pytorch_model).*\.(?:safetensors|bin|h5|index\.json)")
+# Written in place of, or beside, a whole file of weights.
+_SHARDED: Final = re.compile(r"global_step\d+|pytorch_model_fsdp.*|optimizer_\d+|fsdp_.*|.*_dcp|shard.*|distributed.*")
+_OPTIMIZER: Final = re.compile(r"optimizer.*|.*optim.*")
+
+
+def matches(view: SetView) -> bool:
+    """The trainer's own files; not a mere model, which other programs write as well."""
+    return bool(STATE in view.sizes or (_ARGUMENTS in view.sizes and view.step is not None) or view.named(_RANDOM))
+
+
+def check(view: SetView) -> Iterator[Problem]:
+    """All kinds of files are there, and the step inside is the one of the name."""
+    sharded = [name for name in view.folders if _SHARDED.fullmatch(name)]
+    if view.step is not None and STATE not in view.sizes:
+        yield view.problem(STATE, lacking("is not there: it is written last, so the save was not finished"))
+    if STATE in view.sizes:
+        yield from _step(view)
+    if not sharded and not view.named(_WEIGHTS) and not any(name.endswith((".distcp", ".safetensors")) for name in view.sizes):
+        yield view.problem("model.safetensors", lacking("is not there, nor any other file of weights"))
+    # Random states are saved only with an optimizer (not with save_only_model).
+    if view.named(_RANDOM) and not sharded and not view.named(_OPTIMIZER):
+        yield view.problem("optimizer.pt", lacking("is not there, though the random states that are saved with it are"))
+    if view.named(_RANDOM) and "optimizer.pt" in view.sizes and "scheduler.pt" not in view.sizes:
+        yield view.problem("scheduler.pt", lacking("is not there, though the optimizer that is saved with it is"))
+
+
+def _step(view: SetView) -> Iterator[Problem]:
+    state = view.json(STATE)
+    step = state.get("global_step") if isinstance(state, dict) else None
+    if isinstance(step, int) and view.step is not None and step != view.step:
+        yield view.problem(STATE, corrupt(f"is of another step: its global_step is {step}, not {view.step}", key="global_step"))
