@@ -34,6 +34,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for protocol in (3, 4, 5):
         torch.save(state, folder / f"protocol{protocol}.pt", pickle_protocol=protocol)
     torch.save(state, folder / "legacy.pt", _use_new_zipfile_serialization=False)
+    (folder / "foreign.pt").write_bytes(b"no checkpoint at all")
     torch.serialization.set_crc32_options(False)
     torch.save(state, folder / "without_checksums.pt")
     torch.serialization.set_crc32_options(True)

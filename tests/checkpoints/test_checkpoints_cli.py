@@ -52,9 +52,10 @@ def test_latest_json_is_one_document(shelf: Path) -> None:
 
 def test_verify_tells_named_files_and_directories_apart(saved: Path, shelf: Path) -> None:
     assert run("verify", shelf / "step_1.pt", saved / "without_checksums.pt").exit_code == 0
-    assert run("verify", saved / "legacy.pt").exit_code == 3
+    assert run("verify", saved / "legacy.pt").exit_code == 0
     assert run("verify", shelf).exit_code == 1
-    assert run("verify", saved / "legacy.pt", shelf / "step_2.pt").exit_code == 2
+    assert run("verify", saved / "foreign.pt").exit_code == 3
+    assert run("verify", saved / "foreign.pt", shelf / "step_2.pt").exit_code == 2
 
 
 def test_verify_json_holds_every_report(shelf: Path) -> None:

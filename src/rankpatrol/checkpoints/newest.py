@@ -8,13 +8,20 @@ from pathlib import Path
 import msgspec
 
 from rankpatrol.checkpoints.opened import explain, printable
+from rankpatrol.checkpoints.pointers import wrong_pointers
 from rankpatrol.checkpoints.report import CheckpointCause, CheckpointReport, CheckpointVerdict, Selection
+from rankpatrol.checkpoints.set_verifier import SetVerifier
+from rankpatrol.checkpoints.sets.ranked import missing_ranks, rank_families
+from rankpatrol.checkpoints.sets.registry import is_set
+from rankpatrol.checkpoints.sets.view import read_tree, temporary
 from rankpatrol.checkpoints.steps import called_step, step_in_directory_name, step_in_file_name
 from rankpatrol.checkpoints.verifier import Verifier
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.core.records import Record
 
-SUFFIXES = frozenset({".pt", ".pth", ".ckpt", ".bin"})
+SUFFIXES = frozenset({".pt", ".pth", ".ckpt", ".bin", ".safetensors"})
+# The trainer's settings beside its checkpoints are none.
+_NOT_ALONE = frozenset({"training_args.bin"})
 
 
 class CandidateFile(Record, frozen=True):
@@ -26,14 +33,21 @@ class CandidateFile(Record, frozen=True):
 
 
 class Candidate(Record, frozen=True):
-    """One checkpoint: a file, or all checkpoint files of a sub-directory whose name tells their step."""
+    """One checkpoint: a file, all checkpoint files of a sub-directory whose name tells their step, or a directory in a known layout."""
 
     files: tuple[CandidateFile, ...]
     step: int | None
+    directory: Path | None = None
+    deep: bool = True
 
     @property
     def modified_unix_s(self) -> float:
-        return max(file.modified_unix_s for file in self.files)
+        return max((file.modified_unix_s for file in self.files), default=0.0)
+
+    @property
+    def path(self) -> Path:
+        """The directory of a set, else its first file."""
+        return self.directory or self.files[0].path
 
 
 class Listing(Record, frozen=True):
@@ -43,25 +57,39 @@ class Listing(Record, frozen=True):
     unreadable: tuple[CheckpointReport, ...]
 
 
-def newest_good(directory: Path, verifier: Verifier) -> Selection:
+def newest_good(directory: Path, verifier: Verifier, *, at_once: int = 1) -> Selection:
     """Read checkpoints from the newest down until one is good. Raises BadInput or NoPermission where the directory cannot be listed."""
     listing = list_checkpoints(directory)
     rejected = list(listing.unreadable)
+    selection = Selection(directory=printable(directory), newest_good=None, rejected=tuple(rejected))
     for position, candidate in enumerate(listing.candidates):
-        reports = judge(candidate, verifier)
+        reports = judge(candidate, verifier, at_once=at_once)
         bad = [report for report in reports if report.verdict is not CheckpointVerdict.OK]
-        if bad:
-            rejected += bad
-            continue
-        older = tuple(printable(file.path) for later in listing.candidates[position + 1 :] for file in later.files)
-        return Selection(
-            directory=printable(directory), newest_good=reports[0], beside=tuple(reports[1:]), rejected=tuple(rejected), older=older
-        )
-    return Selection(directory=printable(directory), newest_good=None, rejected=tuple(rejected))
+        rejected += bad
+        if not bad:
+            older = tuple(path for later in listing.candidates[position + 1 :] for path in _paths(later))
+            selection = msgspec.structs.replace(selection, newest_good=reports[0], beside=tuple(reports[1:]), older=older)
+            break
+    selection = msgspec.structs.replace(selection, rejected=tuple(rejected), lost_steps=_lost_steps(selection.newest_good, rejected))
+    return msgspec.structs.replace(selection, pointers=tuple(wrong_pointers(directory, selection, verifier.now_unix_s())))
 
 
-def judge(candidate: Candidate, verifier: Verifier) -> list[CheckpointReport]:
-    """A report for each file of a candidate; one that vanished or may not be read is unknown, with the reason."""
+def _lost_steps(good: CheckpointReport | None, rejected: list[CheckpointReport]) -> int | None:
+    """How many steps the newest rejected checkpoint was ahead of the good one."""
+    ahead = max((report.step for report in rejected if report.step is not None), default=None)
+    if good is None or good.step is None or ahead is None:
+        return None
+    return max(0, ahead - good.step)
+
+
+def _paths(candidate: Candidate) -> list[str]:
+    return [printable(candidate.directory)] if candidate.directory else [printable(file.path) for file in candidate.files]
+
+
+def judge(candidate: Candidate, verifier: Verifier, *, at_once: int = 1) -> list[CheckpointReport]:
+    """A report for each file of a candidate, or one on all of it where it is a set; what vanished or may not be read is unknown."""
+    if candidate.directory is not None:
+        return [_judge_set(candidate.directory, candidate, verifier, at_once)]
     reports = []
     for file in candidate.files:
         try:
@@ -69,13 +97,40 @@ def judge(candidate: Candidate, verifier: Verifier) -> list[CheckpointReport]:
         except PatrolError as problem:
             report = _unreadable(file, str(problem))
         reports.append(msgspec.structs.replace(report, step=candidate.step))
-    return reports
+    return reports + [_lacking_rank(candidate, name) for name in missing_ranks([file.path.name for file in candidate.files])]
+
+
+def _judge_set(directory: Path, candidate: Candidate, verifier: Verifier, at_once: int) -> CheckpointReport:
+    try:
+        report = SetVerifier(verifier, at_once=at_once).verify(directory, deep=candidate.deep)
+    except PatrolError as problem:
+        report = _unreadable(CandidateFile(directory, 0, candidate.modified_unix_s), str(problem))
+    return report if candidate.step is None else msgspec.structs.replace(report, step=candidate.step)
+
+
+def _lacking_rank(candidate: Candidate, name: str) -> CheckpointReport:
+    path = candidate.files[0].path.with_name(name)
+    return CheckpointReport(
+        path=printable(path),
+        layout="ranked",
+        verdict=CheckpointVerdict.INCOMPLETE,
+        cause=CheckpointCause.INCOMPLETE_SET,
+        sentence=f"{printable(Path(name))} is not there, though the other ranks' files of its step are",
+        file=printable(path),
+        step=candidate.step,
+        size_bytes=0,
+        modified_unix_s=candidate.modified_unix_s,
+    )
 
 
 def list_checkpoints(directory: Path) -> Listing:
     """The checkpoint files of a directory and of the directories in it, newest first; temporary names are left out."""
-    entries, unreadable = _entries(directory)
-    candidates = [Candidate((file,), step_in_file_name(file.path.stem)) for file in entries if file.path.parent == directory]
+    entries, sets, unreadable = _entries(directory)
+    # Beside whole checkpoints, weights alone are a model to use, not one to resume from.
+    flat = [file for file in entries if file.path.parent == directory and not (sets and file.path.suffix == ".safetensors")]
+    candidates = sets + _of_ranks(flat)
+    taken = {file.path for candidate in candidates for file in candidate.files}
+    candidates += [Candidate((file,), step_in_file_name(file.path.stem)) for file in flat if file.path not in taken]
     nested: dict[Path, list[CandidateFile]] = {}
     for file in entries:
         if file.path.parent != directory:
@@ -83,6 +138,25 @@ def list_checkpoints(directory: Path) -> Listing:
     for parent, files in nested.items():
         candidates += _from_sub_directory(parent, files)
     return Listing(tuple(newest_first(candidates)), tuple(unreadable))
+
+
+def is_one_checkpoint(directory: Path) -> bool:
+    """Whether a directory is itself one checkpoint, and no shelf of several."""
+    return is_set(directory) and not any(candidate.step is not None for candidate in _steps_inside(directory))
+
+
+def as_candidate(directory: Path) -> Candidate:
+    """A directory that is one checkpoint."""
+    return _set_candidate(directory, deep=True)
+
+
+def _steps_inside(directory: Path) -> list[Candidate]:
+    """Checkpoints in a directory that tell steps of their own. DeepSpeed's folder in a trainer's checkpoint is a part of it."""
+    if step_in_directory_name(directory.name) is not None:
+        return []
+    entries, sets, _ = _entries(directory)
+    named = [Candidate((file,), called_step(file.path.stem)) for file in entries if file.path.parent == directory]
+    return sets + named
 
 
 def newest_first(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -97,6 +171,17 @@ def newest_first(candidates: Sequence[Candidate]) -> list[Candidate]:
     return ordered + others
 
 
+def _of_ranks(files: list[CandidateFile]) -> list[Candidate]:
+    """Files of one step that differ in their rank make one checkpoint."""
+    by_name = {file.path.name: file for file in files}
+    together: dict[int, list[CandidateFile]] = {}
+    for names in rank_families(list(by_name)):
+        step = called_step(Path(names[0]).stem)
+        if step is not None:
+            together.setdefault(step, []).extend(by_name[name] for name in names)
+    return [Candidate(tuple(files), step) for step, files in together.items()]
+
+
 def _from_sub_directory(parent: Path, files: list[CandidateFile]) -> list[Candidate]:
     """Files that share their directory's step make one checkpoint: half of it is no good. Those that call their own step stand alone."""
     step = step_in_directory_name(parent.name)
@@ -105,26 +190,37 @@ def _from_sub_directory(parent: Path, files: list[CandidateFile]) -> list[Candid
     return [Candidate((file,), step_in_file_name(file.path.stem)) for file in alone] + ([Candidate(together, step)] if together else [])
 
 
-def _entries(directory: Path) -> tuple[list[CandidateFile], list[CheckpointReport]]:
+def _set_candidate(directory: Path, *, deep: bool) -> Candidate:
+    tree = read_tree(directory, deep=deep)
+    files = tuple(CandidateFile(path, status.st_size, status.st_mtime) for path, status in tree.files.items())
+    return Candidate(files, step_in_directory_name(directory.name), directory, deep)
+
+
+def _entries(directory: Path) -> tuple[list[CandidateFile], list[Candidate], list[CheckpointReport]]:
     try:
         top = sorted(directory.iterdir())
     except OSError as problem:
         raise explain(directory, problem) from problem
     found: list[CandidateFile] = []
+    sets: list[Candidate] = []
     unreadable: list[CheckpointReport] = []
     # Links last: `latest.pt` shall not stand for the file that it leads to.
     seen: set[tuple[int, int]] = set()
-    for path in sorted((p for p in top if not _temporary(p)), key=os.path.islink):
+    for path in sorted((p for p in top if not temporary(p)), key=os.path.islink):
         try:
             is_directory = path.is_dir()
-            inside = sorted(p for p in path.iterdir() if not _temporary(p)) if is_directory else [path]
+            if is_directory and (path.is_symlink() or is_set(path)):
+                # A link to a checkpoint beside it says nothing new.
+                sets += [] if path.is_symlink() else [_set_candidate(path, deep=True)]
+                continue
+            inside = sorted(p for p in path.iterdir() if not temporary(p)) if is_directory else [path]
         except OSError as problem:
             unreadable.append(_unreadable(CandidateFile(path, 0, 0.0), str(explain(path, problem))))
             continue
         for one in inside:
-            if one.suffix in SUFFIXES:
+            if one.suffix in SUFFIXES and not (one.parent == directory and one.name in _NOT_ALONE):
                 _add(one, found, unreadable, seen)
-    return found, unreadable
+    return found, sets, unreadable
 
 
 def _add(path: Path, found: list[CandidateFile], unreadable: list[CheckpointReport], seen: set[tuple[int, int]]) -> None:
@@ -136,10 +232,6 @@ def _add(path: Path, found: list[CandidateFile], unreadable: list[CheckpointRepo
     if stat.S_ISREG(status.st_mode) and (status.st_dev, status.st_ino) not in seen:
         seen.add((status.st_dev, status.st_ino))
         found.append(CandidateFile(path, status.st_size, status.st_mtime))
-
-
-def _temporary(path: Path) -> bool:
-    return path.name.startswith(".") or ".tmp" in path.name
 
 
 def _unreadable(file: CandidateFile, said: str) -> CheckpointReport:

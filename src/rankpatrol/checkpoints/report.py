@@ -48,7 +48,8 @@ class CheckpointReport(Record, frozen=True, kw_only=True):
 class Selection(Record, frozen=True, kw_only=True):
     """The newest good checkpoint of a directory, the newer ones that are not good, and the paths of older ones, which were not read.
 
-    `beside` holds the other files of the same checkpoint, where it is a sub-directory; all of them are good.
+    `beside` holds the other files of the same checkpoint, where it is a sub-directory; all of them are good. `pointers`: those that name
+    another one, or nothing. `lost_steps`: how far the newest rejected one was ahead, where names tell steps.
     """
 
     directory: str
@@ -56,6 +57,8 @@ class Selection(Record, frozen=True, kw_only=True):
     beside: tuple[CheckpointReport, ...] = ()
     rejected: tuple[CheckpointReport, ...] = ()
     older: tuple[str, ...] = ()
+    pointers: tuple[CheckpointReport, ...] = ()
+    lost_steps: int | None = None
 
 
 class Judgement(Record, frozen=True, kw_only=True):

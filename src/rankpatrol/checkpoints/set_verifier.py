@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from rankpatrol.checkpoints.ledger import Identity
-from rankpatrol.checkpoints.opened import printable
+from rankpatrol.checkpoints.opened import OpenedFile, printable
 from rankpatrol.checkpoints.report import STILL_WRITING_S, CheckpointCause, CheckpointReport, CheckpointVerdict, say_since
 from rankpatrol.checkpoints.sets.registry import layouts_of
 from rankpatrol.checkpoints.sets.view import Problem, Tree, read_tree, views
@@ -148,6 +148,14 @@ def _made(
         more=more,
         content_verified=content_verified,
     )
+
+
+def identity_of_path(path: Path) -> Identity:
+    """Changes whenever a file, or anything in a directory, is written. Raises BadInput or NoPermission."""
+    if path.is_dir():
+        return _identity(read_tree(path))
+    with OpenedFile(path) as file:
+        return file.identity[1:]
 
 
 def _identity(tree: Tree) -> Identity:

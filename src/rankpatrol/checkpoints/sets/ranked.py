@@ -1,7 +1,7 @@
 """Files that are numbered by rank, or as n of m: none may be missing between them, nor behind the last where the names tell how many."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from rankpatrol.checkpoints.report import lacking
@@ -24,27 +24,36 @@ class _Family(Record, frozen=True):
     first: int
     count: int | None
 
+    def wanted(self) -> range:
+        """The numbers that should be there: all that the names tell of, else up to the last one seen."""
+        return range(self.first, max(self.numbers) + 1 if self.count is None else self.first + self.count)
+
 
 def matches(view: SetView) -> bool:
     """Two files that differ in their rank alone."""
-    return any(len(family.numbers) > 1 or (family.count or 0) > 1 for family in families(view))
+    return any(len(family.numbers) > 1 or (family.count or 0) > 1 for family in _families(view.sizes))
 
 
 def check(view: SetView) -> Iterator[Problem]:
     """Each number that is not there."""
-    for family in families(view):
-        last = max(family.numbers) if family.count is None else family.first + family.count - 1
-        for number in range(family.first, last + 1):
-            if number not in family.numbers:
-                name = _renumbered(next(iter(family.numbers.values())), number)
-                told = f"there are others up to {last}"
-                yield view.problem(name, lacking(f"is not there, though {told}"))
+    for name in missing_ranks(list(view.sizes)):
+        yield view.problem(name, lacking("is not there, though others of its kind are"))
 
 
-def families(view: SetView) -> list[_Family]:
+def missing_ranks(names: list[str]) -> list[str]:
+    """The names that numbered files call for and that are not among them."""
+    return [_renumbered(family, number) for family in _families(names) for number in family.wanted() if number not in family.numbers]
+
+
+def rank_families(names: list[str]) -> list[list[str]]:
+    """Names that differ in their number alone, more than one of each."""
+    return [list(family.numbers.values()) for family in _families(names) if len(family.numbers) > 1]
+
+
+def _families(names: Iterable[str]) -> list[_Family]:
     """The numbered files, by what they have in common."""
     found: dict[tuple[str, ...], _Family] = {}
-    for name in sorted(view.sizes):
+    for name in sorted(names):
         for pattern, first in _NUMBERED:
             match = pattern.fullmatch(name)
             if match is None:
@@ -59,10 +68,9 @@ def families(view: SetView) -> list[_Family]:
     return [family for family in found.values() if family.numbers and (family.count or 0) < 1 << 20]
 
 
-def _renumbered(name: str, number: int) -> str:
-    for pattern, _ in _NUMBERED:
-        match = pattern.fullmatch(name)
-        if match is not None:
-            start, end = match.span("number")
-            return f"{name[:start]}{number:0{end - start if name[start] == '0' else 0}d}{name[end:]}"
-    return name
+def _renumbered(family: _Family, number: int) -> str:
+    name = next(iter(family.numbers.values()))
+    match = next(match for pattern, _ in _NUMBERED if (match := pattern.fullmatch(name)))
+    start, end = match.span("number")
+    width = end - start if name[start] == "0" else 0
+    return f"{name[:start]}{number:0{width}d}{name[end:]}"

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from rankpatrol.checkpoints.sets import dcp, deepspeed, hf_trainer, lightning, megatron, ranked, weight_index
+from rankpatrol.checkpoints.sets import dcp, deepspeed, hf_trainer, lightning, megatron, pointer, ranked, weight_index
 from rankpatrol.checkpoints.sets.view import SetLayout, SetView, read_tree, views
 from rankpatrol.checkpoints.steps import step_in_directory_name
 from rankpatrol.core.errors import PatrolError
@@ -16,6 +16,7 @@ SET_LAYOUTS: Final = (
     SetLayout(megatron.NAME, megatron.matches, megatron.check),
     SetLayout(dcp.NAME, dcp.matches, dcp.check),
     SetLayout(weight_index.NAME, weight_index.matches, weight_index.check),
+    SetLayout(pointer.NAME, pointer.matches, pointer.check),
     SetLayout(ranked.NAME, ranked.matches, ranked.check),
 )
 
@@ -32,7 +33,8 @@ def is_set(directory: Path) -> bool:
     except PatrolError:
         return False
     all_views = views(directory, tree)
-    if layouts_of(all_views[0]):
+    # A pointer and rank numbers alone may as well be those of a shelf of checkpoints.
+    if any(layout.name != ranked.NAME and layout.check is not pointer.check for layout in layouts_of(all_views[0])):
         return True
     named = directory.suffix == ".ckpt" or step_in_directory_name(directory.name) is not None
-    return named and any(layouts_of(view) for view in all_views[1:])
+    return named and any(layouts_of(view) for view in all_views)

@@ -58,6 +58,14 @@ class SetView:
         except (OSError, PatrolError, ValueError):
             return None
 
+    def text(self, name: str, most_bytes: int) -> str:
+        """The start of a file as text; "" where it cannot be read."""
+        try:
+            with OpenedFile(self.folder / name) as file:
+                return file.read_at(0, min(file.size_bytes, most_bytes)).decode("utf-8", "backslashreplace")
+        except (OSError, PatrolError):
+            return ""
+
     def problem(self, name: str, judgement: Judgement) -> Problem:
         """A problem with one of its files, which need not be there."""
         return Problem(self.folder / name, judgement)
