@@ -4,8 +4,8 @@ See torch/distributed/checkpoint/metadata.py and filesystem.py. It is a pickle, 
 """
 
 import functools
+import itertools
 import math
-import os
 from pathlib import Path
 from typing import Final
 
@@ -97,7 +97,7 @@ def plan_beside(path: Path) -> Plan | Missing:
     """The plan of the `.metadata` beside a shard, read once for all of them."""
     metadata = path.with_name(METADATA)
     try:
-        plan = _known_plan(metadata, identity_of(os.stat(metadata)))
+        plan = _known_plan(metadata, identity_of(metadata.stat()))
     except (OSError, PatrolError):
         return Missing(f"there is no {METADATA} beside it that can be read")
     return plan if isinstance(plan, Plan) else Missing(f"the {METADATA} beside it is damaged")
@@ -135,7 +135,7 @@ def _uncovered(sizes: Offsets, chunks: tuple[Chunk, ...]) -> str:
     if covered != math.prod(sizes):
         return f"hold {covered} elements of {math.prod(sizes)}"
     ordered = sorted((chunk for chunk in chunks if math.prod(chunk.sizes)), key=lambda chunk: chunk.offsets)
-    if any(_overlap(one, other) for one, other in zip(ordered, ordered[1:], strict=False)):
+    if any(_overlap(one, other) for one, other in itertools.pairwise(ordered)):
         return "overlap"
     return ""
 

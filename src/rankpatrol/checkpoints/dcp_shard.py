@@ -53,7 +53,8 @@ def _content(file: Readable, mine: list[Stored], look: Look) -> Judgement:
         judgement = torch_zip.verify(part, look)
         if judgement.verdict is not CheckpointVerdict.OK:
             at = stored.start_bytes + (judgement.offset_bytes or 0)
-            said = f"is damaged in {stored.name!a} (bytes {stored.start_bytes} to {stored.start_bytes + stored.length_bytes}): it {judgement.said}"
+            place = f"bytes {stored.start_bytes} to {stored.start_bytes + stored.length_bytes}"
+            said = f"is damaged in {stored.name!a} ({place}): it {judgement.said}"
             return msgspec.structs.replace(judgement, verdict=CheckpointVerdict.CORRUPT, said=said, key=stored.name, offset_bytes=at)
         verified = verified and judgement.content_verified
     if not mine:

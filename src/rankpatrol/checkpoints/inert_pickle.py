@@ -162,6 +162,9 @@ class _Reader:
         else:
             self.stack.pop()
 
+    def drop_to_mark(self, _: object) -> None:
+        self.from_mark()
+
     def name(self, argument: object) -> None:
         module, _, name = str(argument).partition(" ")
         self.stack.append(Named(module, name))
@@ -229,7 +232,7 @@ _STEPS: Final[dict[str, Callable[[_Reader, object], None]]] = {
     "BINPERSID": lambda r, _: r.stack.append(Thing(None, r.take(1)[0])),
     "MARK": lambda r, _: r.marks.append(len(r.stack)),
     "POP": _Reader.drop,
-    "POP_MARK": lambda r, _: r.from_mark() and None,
+    "POP_MARK": _Reader.drop_to_mark,
     "DUP": lambda r, _: r.stack.append(r.stack[-1]),
     "APPEND": lambda r, _: r.extend(r.take(1)),
     "SETITEM": lambda r, _: r.set_items(r.take(2)),

@@ -87,9 +87,7 @@ class Ledger:
 
 def first_look(file: OpenedFile) -> tuple[int, ...]:
     """The CRC-32 of each 64 MiB of a file."""
-    return tuple(
-        file.crc32_at(start, min(CHUNK_BYTES, file.size_bytes - start)) for start in range(0, file.size_bytes, CHUNK_BYTES)
-    )
+    return tuple(file.crc32_at(start, min(CHUNK_BYTES, file.size_bytes - start)) for start in range(0, file.size_bytes, CHUNK_BYTES))
 
 
 def _key(path: Path) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from rankpatrol.checkpoints.opened import explain, printable
+from rankpatrol.checkpoints.plausible import oddity
 from rankpatrol.checkpoints.pointers import wrong_pointers
 from rankpatrol.checkpoints.report import CheckpointCause, CheckpointReport, CheckpointVerdict, Selection
 from rankpatrol.checkpoints.set_verifier import SetVerifier
@@ -63,7 +64,7 @@ def newest_good(directory: Path, verifier: Verifier, *, at_once: int = 1) -> Sel
     rejected = list(listing.unreadable)
     selection = Selection(directory=printable(directory), newest_good=None, rejected=tuple(rejected))
     for position, candidate in enumerate(listing.candidates):
-        reports = judge(candidate, verifier, at_once=at_once)
+        reports = judge(candidate, verifier, at_once=at_once, older=listing.candidates[position + 1 :])
         bad = [report for report in reports if report.verdict is not CheckpointVerdict.OK]
         rejected += bad
         if not bad:
@@ -86,10 +87,13 @@ def _paths(candidate: Candidate) -> list[str]:
     return [printable(candidate.directory)] if candidate.directory else [printable(file.path) for file in candidate.files]
 
 
-def judge(candidate: Candidate, verifier: Verifier, *, at_once: int = 1) -> list[CheckpointReport]:
-    """A report for each file of a candidate, or one on all of it where it is a set; what vanished or may not be read is unknown."""
+def judge(candidate: Candidate, verifier: Verifier, *, at_once: int = 1, older: Sequence[Candidate] = ()) -> list[CheckpointReport]:
+    """A report for each file of a candidate, or one on all of it where it is a set; what vanished or may not be read is unknown.
+
+    A set is compared with the `older` ones beside it, the newest of them first.
+    """
     if candidate.directory is not None:
-        return [_judge_set(candidate.directory, candidate, verifier, at_once)]
+        return [_beside_older(_judge_set(candidate.directory, candidate, verifier, at_once), candidate, older)]
     reports = []
     for file in candidate.files:
         try:
@@ -106,6 +110,33 @@ def _judge_set(directory: Path, candidate: Candidate, verifier: Verifier, at_onc
     except PatrolError as problem:
         report = _unreadable(CandidateFile(directory, 0, candidate.modified_unix_s), str(problem))
     return report if candidate.step is None else msgspec.structs.replace(report, step=candidate.step)
+
+
+def _beside_older(report: CheckpointReport, candidate: Candidate, older: Sequence[Candidate]) -> CheckpointReport:
+    found = oddity(_sizes(candidate), [_sizes(one) for one in older if one.directory is not None])
+    if report.verdict is not CheckpointVerdict.OK or found is None or candidate.directory is None:
+        return report
+    name, said = found
+    return msgspec.structs.replace(
+        report,
+        verdict=CheckpointVerdict.UNKNOWN,
+        cause=CheckpointCause.UNKNOWN,
+        sentence=f"{printable(Path(candidate.directory.name))} may lack something: {name} {said}",
+        file=printable(candidate.directory / name),
+    )
+
+
+def _sizes(candidate: Candidate) -> dict[str, int]:
+    """Sizes by the path within the set; a folder named for its step bears another name in each."""
+    named = {} if candidate.directory is None else {file.path.relative_to(candidate.directory): file for file in candidate.files}
+    return {
+        "/".join(_stepless(part) for part in path.parent.parts) + "/" * bool(path.parent.parts) + path.name: file.size_bytes
+        for path, file in named.items()
+    }
+
+
+def _stepless(folder: str) -> str:
+    return folder if step_in_directory_name(folder) is None else "step"
 
 
 def _lacking_rank(candidate: Candidate, name: str) -> CheckpointReport:

@@ -58,13 +58,13 @@ def _floats(file: OpenedFile, layout: str) -> Iterator[Floats]:
 
 def _scan(file: OpenedFile, floats: Floats) -> tuple[int | None, bool]:
     """The byte of the first odd number, and whether all are zero."""
-    import numpy  # ruff: ignore[PLC0415] - an optional package, asked for by this option alone
+    import numpy as np  # ruff: ignore[PLC0415] - an optional package, asked for by this option alone
 
     width, mask = _FORMS[floats.form]
     all_zero = True
     for at in range(0, floats.length_bytes, _AT_ONCE_BYTES):
         data = file.read_at(floats.start_bytes + at, min(_AT_ONCE_BYTES, floats.length_bytes - at) // width * width)
-        numbers: Any = numpy.frombuffer(data, dtype=f"<u{width}")
+        numbers: Any = np.frombuffer(data, dtype=f"<u{width}")
         odd = (numbers & mask) == mask
         if odd.any():
             return floats.start_bytes + at + int(odd.argmax()) * width, False

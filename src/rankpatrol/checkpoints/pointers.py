@@ -58,7 +58,7 @@ class Repair(Record, frozen=True, kw_only=True):
 
 def read_pointers(directory: Path) -> list[Pointer]:
     """All pointers of a directory."""
-    found = [Pointer(path, _named(path, form), form) for form in FORMS if os.path.isfile(path := directory / form.name)]
+    found = [Pointer(path, _named(path, form), form) for form in FORMS if (path := directory / form.name).is_file()]
     found = [pointer for pointer in found if not pointer.path.is_symlink()]
     for path in sorted(directory.iterdir()):
         if path.is_symlink() and path.stem in _LINKS:

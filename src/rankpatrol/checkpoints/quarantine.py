@@ -36,7 +36,7 @@ class Quarantine(Record, frozen=True, kw_only=True):
 
 
 class Condemned(Record, frozen=True, kw_only=True):
-    """The proof that `quarantine` demands: judged corrupt or incomplete as it lay there, while nobody wrote to it. Made by `condemn` alone."""
+    """The proof that `quarantine` demands: judged bad as it lay there, while nobody wrote to it. Made by `condemn` alone."""
 
     path: str
     report: CheckpointReport
@@ -61,7 +61,8 @@ def would_load_bad(selection: Selection) -> str:
     if not bad or selection.newest_good is None:
         return ""
     lost = "" if selection.lost_steps is None else f", {selection.lost_steps} steps earlier"
-    return f"the script would load {Path(bad[0].path).name}, which is bad ({bad[0].why}); the newest good one is {selection.newest_good.path}{lost}"
+    name, good = Path(bad[0].path).name, selection.newest_good.path
+    return f"the script would load {name}, which is bad ({bad[0].why}); the newest good one is {good}{lost}"
 
 
 def condemn(report: CheckpointReport, planned: Quarantine, *, unchanged_for_s: float, now_unix_s: float) -> Condemned:

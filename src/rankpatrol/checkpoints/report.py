@@ -27,7 +27,8 @@ class CheckpointCause(StrEnum):
 class CheckpointReport(Record, frozen=True, kw_only=True):
     """One checkpoint, judged.
 
-    `file`, `key` and `offset_bytes` say where the first damage is, `more` tells further ones; `content_verified`: every byte met its checksum.
+    `file`, `key` and `offset_bytes` say where the first damage is, `more` tells further ones.
+    `content_verified`: every byte met its checksum.
     """
 
     path: str
@@ -97,9 +98,7 @@ def corrupt(said: str, *, key: str | None = None, offset_bytes: int | None = Non
 
 def cut_short(said: str, *, key: str | None = None, offset_bytes: int | None = None) -> Judgement:
     """It ends before its end."""
-    return Judgement(
-        verdict=CheckpointVerdict.INCOMPLETE, cause=CheckpointCause.TRUNCATED, said=said, key=key, offset_bytes=offset_bytes
-    )
+    return Judgement(verdict=CheckpointVerdict.INCOMPLETE, cause=CheckpointCause.TRUNCATED, said=said, key=key, offset_bytes=offset_bytes)
 
 
 def lacking(said: str, *, key: str | None = None) -> Judgement:

@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from rankpatrol.checkpoints.ledger import Identity
 from rankpatrol.checkpoints.opened import OpenedFile, printable
 from rankpatrol.checkpoints.report import STILL_WRITING_S, CheckpointCause, CheckpointReport, CheckpointVerdict, say_since
@@ -100,54 +102,42 @@ def _report(directory: Path, tree: Tree, layouts: list[str], found: list[Checkpo
     newest = max((status.st_mtime for status in tree.files.values()), default=directory.stat().st_mtime)
     size = sum(status.st_size for status in tree.files.values())
     bad.sort(key=lambda report: _WORST.index(report.verdict))
-    common = {
-        "path": printable(directory),
-        "layout": layouts[0] if layouts else "files",
-        "step": step_in_directory_name(directory.name),
-        "size_bytes": size,
-        "modified_unix_s": newest,
-    }
-    if not bad:
-        verified = all(report.content_verified for report in found)
-        content = "every checksum right" if verified else _content(found)
-        said = f"{printable(Path(directory.name))} is whole: {len(tree.files)} files, {size} bytes, {content}"
-        return _made(common, CheckpointVerdict.OK, CheckpointCause.NONE, said, content_verified=verified)
+    whole = CheckpointReport(
+        path=printable(directory),
+        layout=layouts[0] if layouts else "files",
+        verdict=CheckpointVerdict.OK,
+        cause=CheckpointCause.NONE,
+        sentence=f"{printable(Path(directory.name))} is whole: {len(tree.files)} files, {size} bytes, {_content(found)}",
+        step=step_in_directory_name(directory.name),
+        size_bytes=size,
+        modified_unix_s=newest,
+        content_verified=all(report.content_verified for report in found),
+    )
+    return _with_problems(whole, bad, now_unix_s) if bad else whole
+
+
+def _with_problems(whole: CheckpointReport, bad: list[CheckpointReport], now_unix_s: float) -> CheckpointReport:
     first = bad[0]
-    since = ""
-    if first.verdict is CheckpointVerdict.INCOMPLETE and "last written" not in first.sentence and now_unix_s - newest < STILL_WRITING_S:
-        since = f"; {say_since(now_unix_s - newest)}"
-    more = tuple(report.sentence for report in bad[1 : _MOST_TOLD + 1])
+    age_s = now_unix_s - whole.modified_unix_s
+    unfinished = first.verdict is CheckpointVerdict.INCOMPLETE and "last written" not in first.sentence and age_s < STILL_WRITING_S
+    since = f"; {say_since(age_s)}" if unfinished else ""
     further = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-    said = f"{printable(Path(directory.name))} is {first.verdict}: {first.sentence}{since}{further}"
-    return _made(common, first.verdict, first.cause, said, about=first, more=more)
+    return msgspec.structs.replace(
+        whole,
+        verdict=first.verdict,
+        cause=first.cause,
+        sentence=f"{Path(whole.path).name} is {first.verdict}: {first.sentence}{since}{further}",
+        file=first.file,
+        key=first.key,
+        offset_bytes=first.offset_bytes,
+        more=tuple(report.sentence for report in bad[1 : _MOST_TOLD + 1]),
+        content_verified=False,
+    )
 
 
 def _content(found: list[CheckpointReport]) -> str:
-    unknown = [report for report in found if not report.content_verified]
-    return f"structure ok, content unknown for {len(unknown)} of them, which have no checksums"
-
-
-def _made(
-    common: dict[str, object],
-    verdict: CheckpointVerdict,
-    cause: CheckpointCause,
-    said: str,
-    *,
-    about: CheckpointReport | None = None,
-    more: tuple[str, ...] = (),
-    content_verified: bool = False,
-) -> CheckpointReport:
-    return CheckpointReport(
-        **common,  # type: ignore[arg-type]
-        verdict=verdict,
-        cause=cause,
-        sentence=said,
-        file=about.file if about else None,
-        key=about.key if about else None,
-        offset_bytes=about.offset_bytes if about else None,
-        more=more,
-        content_verified=content_verified,
-    )
+    unknown = sum(not report.content_verified for report in found)
+    return f"structure ok, content unknown for {unknown} of them, which have no checksums" if unknown else "every checksum right"
 
 
 def identity_of_path(path: Path) -> Identity:

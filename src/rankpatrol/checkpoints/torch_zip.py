@@ -2,7 +2,18 @@
 
 from rankpatrol.checkpoints.opened import Readable
 from rankpatrol.checkpoints.pickled_storages import MOST_PICKLE_BYTES, PickledStorage, walk
-from rankpatrol.checkpoints.report import CheckpointCause, CheckpointVerdict, Judgement, Look, corrupt, cut_short, good, lacking, say_since, unknown
+from rankpatrol.checkpoints.report import (
+    CheckpointCause,
+    CheckpointVerdict,
+    Judgement,
+    Look,
+    corrupt,
+    cut_short,
+    good,
+    lacking,
+    say_since,
+    unknown,
+)
 from rankpatrol.checkpoints.torn_zip import TornEnd, where_torn
 from rankpatrol.checkpoints.zip_directory import LOCAL, Damaged, Directory, Member, Torn, data_offset, read_directory
 from rankpatrol.core.records import Missing, Record

@@ -181,5 +181,3 @@ def _report(file: OpenedFile, layout: str, judgement: Judgement) -> CheckpointRe
         modified_unix_s=file.modified_unix_s,
         content_verified=judgement.content_verified,
     )
-
-

@@ -25,7 +25,7 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG])B?(?:/s)?", re.IGNORECASE)
 _POWERS: Final = {"K": 1e3, "M": 1e6, "G": 1e9}
 
 
-class RateLimit(click.ParamType):
+class RateLimit(click.ParamType[float]):
     """Bytes a second, such as `500M`."""
 
     name = "rate"
@@ -40,9 +40,13 @@ class RateLimit(click.ParamType):
 def _reading_options(command: Callable[..., None]) -> Callable[..., None]:
     """How files are read, for every command that reads them."""
     for option in (
-        click.option("--ledger", type=click.Path(path_type=Path), help="Where earlier looks are remembered. [default: in your state folder]"),
+        click.option(
+            "--ledger", type=click.Path(path_type=Path), help="Where earlier looks are remembered. [default: in your state folder]"
+        ),
         click.option("--most-per-second", "most_bytes_s", type=RateLimit(), help="Read no faster than this, such as 500M."),
-        click.option("--at-once", type=click.IntRange(1, 64), help="How many files are read at once. [default: as there are cores, 4 at most]"),
+        click.option(
+            "--at-once", type=click.IntRange(1, 64), help="How many files are read at once. [default: as there are cores, 4 at most]"
+        ),
         click.option("--again", is_flag=True, help="Read again what is known, and compare it with the first look."),
         click.option("--structure", is_flag=True, help="Places and lengths alone, no content: fast."),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
@@ -152,7 +156,10 @@ def repair(
     for one in planned:
         if not dry_run:
             put_right(one)
-        _say(as_json, f"{'would make' if dry_run else 'made'} {one.pointer} say {one.becomes} (it said {one.was.strip()}); kept as {one.kept_as}")
+        _say(
+            as_json,
+            f"{'would make' if dry_run else 'made'} {one.pointer} say {one.becomes} (it said {one.was.strip()}); kept as {one.kept_as}",
+        )
     renamed: list[str] = []
     for bad in renames:
         if dry_run or not yes:
@@ -170,7 +177,9 @@ def repair(
     with _reading(Closeness(content=False), ledger, None) as verifier:
         wrong = wrong_pointers(directory, selection, now_unix_s)
     if as_json:
-        _print_json({"newest_good": selection.newest_good.path, "repaired": planned, "quarantined": renamed, "dry_run": dry_run, "left": wrong})
+        _print_json(
+            {"newest_good": selection.newest_good.path, "repaired": planned, "quarantined": renamed, "dry_run": dry_run, "left": wrong}
+        )
     else:
         _print_reports(wrong, err=True)
         if not planned and not renames:
@@ -222,7 +231,9 @@ def _verified(path: Path, verifier: Verifier, at_once: int) -> tuple[list[Checkp
         found = judge(as_candidate(path), verifier, at_once=at_once)
         return found, max((_file_code(report) for report in found), key=_SEVERITY.index)
     listing = list_checkpoints(path)
-    found = [*listing.unreadable, *(report for candidate in listing.candidates for report in judge(candidate, verifier, at_once=at_once))]
+    found = list(listing.unreadable)
+    for position, candidate in enumerate(listing.candidates):
+        found += judge(candidate, verifier, at_once=at_once, older=listing.candidates[position + 1 :])
     pointers = _pointers(path, found, verifier)
     return [*found, *pointers], _directory_code(found, pointers)
 

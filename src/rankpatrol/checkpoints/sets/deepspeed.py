@@ -87,4 +87,6 @@ def _optimizer_steps(view: SetView, optimizers: list[str]) -> Iterator[Problem]:
     usual = counted[0][0] if counted[0][1] > counted[1][1] else max(step for step, count in counted if count == counted[0][1])
     for name, step in steps.items():
         if step != usual:
-            yield view.problem(name, lacking(f"is of another step: its optimizer stands at {step}, the other ranks' at {usual}", key="step"))
+            yield view.problem(
+                name, lacking(f"is of another step: its optimizer stands at {step}, the other ranks' at {usual}", key="step")
+            )

@@ -14,7 +14,9 @@ NAME = "hf_trainer"
 STATE: Final = "trainer_state.json"
 _ARGUMENTS: Final = "training_args.bin"
 _RANDOM: Final = re.compile(r"rng_state(?:_\d+)?\.pth")
-_WEIGHTS: Final = re.compile(r"(?:model|pytorch_model|adapter_model|tf_model|diffusion_pytorch_model).*\.(?:safetensors|bin|h5|index\.json)")
+_WEIGHTS: Final = re.compile(
+    r"(?:model|pytorch_model|adapter_model|tf_model|diffusion_pytorch_model).*\.(?:safetensors|bin|h5|index\.json)"
+)
 # Written in place of, or beside, a whole file of weights.
 _SHARDED: Final = re.compile(r"global_step\d+|pytorch_model_fsdp.*|optimizer_\d+|fsdp_.*|.*_dcp|shard.*|distributed.*")
 _OPTIMIZER: Final = re.compile(r"optimizer.*|.*optim.*")

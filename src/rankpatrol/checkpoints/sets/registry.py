@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from rankpatrol.checkpoints.sets import dcp, deepspeed, hf_trainer, lightning, megatron, pointer, ranked, weight_index
+from rankpatrol.checkpoints.sets import accelerate, dcp, deepspeed, hf_trainer, lightning, megatron, pointer, ranked, weight_index
 from rankpatrol.checkpoints.sets.view import SetLayout, SetView, read_tree, views
 from rankpatrol.checkpoints.steps import step_in_directory_name
 from rankpatrol.core.errors import PatrolError
@@ -14,6 +14,7 @@ SET_LAYOUTS: Final = (
     SetLayout(hf_trainer.NAME, hf_trainer.matches, hf_trainer.check),
     SetLayout(deepspeed.NAME, deepspeed.matches, deepspeed.check),
     SetLayout(megatron.NAME, megatron.matches, megatron.check),
+    SetLayout(accelerate.NAME, accelerate.matches, accelerate.check),
     SetLayout(dcp.NAME, dcp.matches, dcp.check),
     SetLayout(weight_index.NAME, weight_index.matches, weight_index.check),
     SetLayout(pointer.NAME, pointer.matches, pointer.check),

@@ -3,11 +3,12 @@
 See `save_pretrained` in transformers/modeling_utils.py.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
 from rankpatrol.checkpoints.opened import OpenedFile
-from rankpatrol.checkpoints.report import corrupt, lacking
+from rankpatrol.checkpoints.report import corrupt, lacking, unknown
 from rankpatrol.checkpoints.safetensors_file import Header, read_header
 from rankpatrol.checkpoints.sets.view import Problem, SetView
 from rankpatrol.core.errors import PatrolError
@@ -15,6 +16,8 @@ from rankpatrol.core.errors import PatrolError
 NAME = "weights"
 _INDEX: Final = ".index.json"
 _SAFETENSORS: Final = ".safetensors"
+# model-00001-of-00002.safetensors goes with model.safetensors.index.json.
+_PART: Final = re.compile(r"(?P<name>.+)-\d{5}-of-\d{5}(?P<kind>\.safetensors)")
 
 
 def matches(view: SetView) -> bool:
@@ -23,7 +26,10 @@ def matches(view: SetView) -> bool:
 
 
 def check(view: SetView) -> Iterator[Problem]:
-    """Every file that an index names is there and holds the tensors that the index places in it."""
+    """Every file that an index names is there and holds the tensors that the index places in it; and parts have an index."""
+    parts = {match["name"] + match["kind"] for match in view.named(_PART).values()}
+    for index in sorted({f"{name}{_INDEX}" for name in parts} - set(view.sizes)):
+        yield view.problem(index, unknown("is not there, which would say what the parts hold"))
     for index in sorted(name for name in view.sizes if name.endswith(_INDEX)):
         described = view.json(index)
         placed = described.get("weight_map") if isinstance(described, dict) else None
