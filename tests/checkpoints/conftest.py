@@ -53,3 +53,9 @@ def check(tmp_path: Path) -> Check:
         return Verifier().verify(path)
 
     return judge
+
+
+@pytest.fixture(autouse=True)
+def own_state_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What commands remember stays out of the user's own state."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))

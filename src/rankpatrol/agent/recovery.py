@@ -16,11 +16,13 @@ from rankpatrol.launch.rundir import JobSpec, RunDir
 from rankpatrol.schedulers.local import LocalScheduler
 from rankpatrol.system.background import Courier
 from rankpatrol.system.clock import Clock
+from rankpatrol.system.files import write_atomic
 
 # How long a new attempt may wait for the checkpoint check; its shims wait a little longer (RESUME_WAIT_S) before they go on alone.
 CHECK_S = 15.0
 # A bundle is a few MB: a job directory that has not taken it by then does not answer, and nobody waits for it.
 CARRY_S = 5.0
+_LEDGER = "checkpoints.json"
 
 
 class NotRecovered(PatrolError):
@@ -36,8 +38,13 @@ class Recovery:
         self._spec, self._run_dir, self._eyes, self._clock, self._teller = spec, run_dir, eyes, clock, teller
         self.courier: Courier = teller.courier
         self.scheduler = LocalScheduler(run_dir)
-        self.checkpoints = CheckpointWatch(spec.checkpoints)
+        self.checkpoints = CheckpointWatch(spec.checkpoints, run_dir.path / _LEDGER, self._carry_ledger)
         self._sealer = Sealer(spec, run_dir, clock)
+
+    def _carry_ledger(self) -> None:
+        """The ledger of checkpoints is kept on the local disk, and a copy beside the journal, for those who look after the job."""
+        local, beside = self._run_dir.path / _LEDGER, Path(self._spec.job_dir) / _LEDGER
+        self.courier.send(lambda: write_atomic(beside, local.read_bytes()), instead_of=_LEDGER)
 
     def put_aside(self) -> None:
         """Keep the looks at hand for a later seal."""

@@ -74,15 +74,16 @@ class Ledger:
         with self._lock:
             self._changed = self._known.pop(_key(path), None) is not None or self._changed
 
-    def save(self) -> None:
-        """Write the file where there is one and something is new. Raises OSError."""
+    def save(self) -> bool:
+        """Write the file where there is one and something is new; True where that was done. Raises OSError."""
         with self._lock:
             if self._path is None or not self._changed:
-                return
+                return False
             kept = {path: known for path, known in self._known.items() if os.path.lexists(path)}
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(self._path, msgspec.json.encode(_Book(1, kept)))
             self._changed = False
+            return True
 
 
 def first_look(file: OpenedFile) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """Files and links that name the checkpoint to load: what they name, whether that is right, and how they are put right."""
 
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from rankpatrol.system.files import write_atomic
 _MOST_BYTES: Final = 4096
 # A job writes its pointer right after the last file: so long it may take on a slow file system.
 _POINTER_DUE_S: Final = 60.0
-_LINKS: Final = ("latest", "last")
+_LINK: Final = re.compile(r"(?:latest|last)(?:\.(?:pt|pth|ckpt|bin|safetensors))?")
 
 
 class Form(Record, frozen=True):
@@ -61,7 +62,7 @@ def read_pointers(directory: Path) -> list[Pointer]:
     found = [Pointer(path, _named(path, form), form) for form in FORMS if (path := directory / form.name).is_file()]
     found = [pointer for pointer in found if not pointer.path.is_symlink()]
     for path in sorted(directory.iterdir()):
-        if path.is_symlink() and path.stem in _LINKS:
+        if path.is_symlink() and _LINK.fullmatch(path.name):
             target = directory / path.readlink()
             found.append(Pointer(path, target if target.parent == directory else None, None))
     return found

@@ -174,8 +174,7 @@ def repair(
         except NotQuarantined as problem:
             left += 1
             click.echo(f"{problem}. {problem.help}", err=True)
-    with _reading(Closeness(content=False), ledger, None) as verifier:
-        wrong = wrong_pointers(directory, selection, now_unix_s)
+    wrong = wrong_pointers(directory, selection, now_unix_s)
     if as_json:
         _print_json(
             {"newest_good": selection.newest_good.path, "repaired": planned, "quarantined": renamed, "dry_run": dry_run, "left": wrong}

@@ -30,6 +30,10 @@ def check(view: SetView) -> Iterator[Problem]:
         yield from _rank(view)
     elif COMMON in view.sizes:
         yield from _iteration(view, COMMON, view.inside(COMMON))
+        if _DCP_MARK not in view.sizes:
+            yield view.problem(_DCP_MARK, lacking("is not there: it is written last, so the save was not finished"))
+        elif ".metadata" not in view.sizes and not view.folders:
+            yield view.problem(".metadata", lacking(f"is not there, though {COMMON} is"))
     if _DCP_MARK in view.sizes and COMMON not in view.sizes and ".metadata" in view.sizes:
         yield view.problem(COMMON, lacking("is not there, though the shards are"))
     yield from _missing(view)
