@@ -5,7 +5,7 @@ import random
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 
@@ -14,14 +14,14 @@ DATA = Path(__file__).parents[1] / "data" / "checkpoints"
 
 @dataclass(frozen=True)
 class Shelf:
-    """Two steps of one layout. `needed`: files without which the newer one is no good; `mixed`: those that tell their step."""
+    """Two steps of one layout. `needed`: files that must be whole, and there unless `spare`; `mixed`: those that tell their step."""
 
     name: str
     newer: str
     older: str
     needed: tuple[str, ...]
     mixed: tuple[str, ...] = ()
-    renamed: dict[str, str] = field(default_factory=dict)
+    spare: tuple[str, ...] = ()
     pointer: str = ""
     stale: str = ""
 
@@ -44,6 +44,7 @@ SHELVES = (
             "training_args.bin",
         ),
         ("trainer_state.json",),
+        ("training_args.bin",),
     ),
     Shelf(
         "hf_trainer_deepspeed",
@@ -96,11 +97,11 @@ SHELVES = (
 
 @dataclass(frozen=True)
 class Damage:
-    """One thing done to one file; `named`: the files of which one must be named (none: that of the damage)."""
+    """One thing done to one file, which must be named."""
 
     what: str
     victim: Path
-    do: Callable[[Path], None]
+    do: Callable[[Path], object]
     keeps_time: bool = False
 
 

@@ -1,6 +1,7 @@
 import os
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,11 +36,12 @@ def select(directory: Path) -> Selection:
 def damages(shelf: Shelf, folder: Path) -> Iterator[Damage]:
     for name in shelf.needed:
         victim = folder / shelf.newer / name
-        yield Damage("missing", victim, Path.unlink)
+        if name not in shelf.spare:
+            yield Damage("missing", victim, Path.unlink)
         yield from truncations(victim) if name == shelf.needed[0] or name.endswith("distcp") else [*truncations(victim)][::7]
     for name in shelf.mixed:
         older = folder / shelf.older / name
-        yield Damage("of an older step", folder / shelf.newer / name, lambda path, older=older: shutil.copyfile(older, path) and None)
+        yield Damage("of an older step", folder / shelf.newer / name, partial(shutil.copyfile, older))
 
 
 def test_the_matrix_has_its_300_damages(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from rankpatrol.checkpoints.pointers import wrong_pointers
 from rankpatrol.checkpoints.report import CheckpointCause, CheckpointReport, CheckpointVerdict, Selection
 from rankpatrol.checkpoints.set_verifier import SetVerifier
 from rankpatrol.checkpoints.sets.ranked import missing_ranks, rank_families
-from rankpatrol.checkpoints.sets.registry import is_set
-from rankpatrol.checkpoints.sets.view import read_tree, temporary
+from rankpatrol.checkpoints.sets.registry import set_tree
+from rankpatrol.checkpoints.sets.view import temporary
 from rankpatrol.checkpoints.steps import called_step, step_in_directory_name, step_in_file_name
 from rankpatrol.checkpoints.verifier import Verifier
 from rankpatrol.core.errors import PatrolError
@@ -39,7 +39,6 @@ class Candidate(Record, frozen=True):
     files: tuple[CandidateFile, ...]
     step: int | None
     directory: Path | None = None
-    deep: bool = True
 
     @property
     def modified_unix_s(self) -> float:
@@ -106,7 +105,7 @@ def judge(candidate: Candidate, verifier: Verifier, *, at_once: int = 1, older: 
 
 def _judge_set(directory: Path, candidate: Candidate, verifier: Verifier, at_once: int) -> CheckpointReport:
     try:
-        report = SetVerifier(verifier, at_once=at_once).verify(directory, deep=candidate.deep)
+        report = SetVerifier(verifier, at_once=at_once).verify(directory)
     except PatrolError as problem:
         report = _unreadable(CandidateFile(directory, 0, candidate.modified_unix_s), str(problem))
     return report if candidate.step is None else msgspec.structs.replace(report, step=candidate.step)
@@ -171,23 +170,13 @@ def list_checkpoints(directory: Path) -> Listing:
     return Listing(tuple(newest_first(candidates)), tuple(unreadable))
 
 
-def is_one_checkpoint(directory: Path) -> bool:
-    """Whether a directory is itself one checkpoint, and no shelf of several."""
-    return is_set(directory) and not any(candidate.step is not None for candidate in _steps_inside(directory))
-
-
-def as_candidate(directory: Path) -> Candidate:
-    """A directory that is one checkpoint."""
-    return _set_candidate(directory, deep=True)
-
-
-def _steps_inside(directory: Path) -> list[Candidate]:
-    """Checkpoints in a directory that tell steps of their own. DeepSpeed's folder in a trainer's checkpoint is a part of it."""
-    if step_in_directory_name(directory.name) is not None:
-        return []
-    entries, sets, _ = _entries(directory)
-    named = [Candidate((file,), called_step(file.path.stem)) for file in entries if file.path.parent == directory]
-    return sets + named
+def as_candidate(directory: Path) -> Candidate | None:
+    """A directory that is itself one checkpoint, in a known layout; None where it is not."""
+    tree = set_tree(directory)
+    if tree is None:
+        return None
+    files = tuple(CandidateFile(path, status.st_size, status.st_mtime) for path, status in tree.files.items())
+    return Candidate(files, step_in_directory_name(directory.name), directory)
 
 
 def newest_first(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -221,12 +210,6 @@ def _from_sub_directory(parent: Path, files: list[CandidateFile]) -> list[Candid
     return [Candidate((file,), step_in_file_name(file.path.stem)) for file in alone] + ([Candidate(together, step)] if together else [])
 
 
-def _set_candidate(directory: Path, *, deep: bool) -> Candidate:
-    tree = read_tree(directory, deep=deep)
-    files = tuple(CandidateFile(path, status.st_size, status.st_mtime) for path, status in tree.files.items())
-    return Candidate(files, step_in_directory_name(directory.name), directory, deep)
-
-
 def _entries(directory: Path) -> tuple[list[CandidateFile], list[Candidate], list[CheckpointReport]]:
     try:
         top = sorted(directory.iterdir())
@@ -240,9 +223,10 @@ def _entries(directory: Path) -> tuple[list[CandidateFile], list[Candidate], lis
     for path in sorted((p for p in top if not temporary(p)), key=os.path.islink):
         try:
             is_directory = path.is_dir()
-            if is_directory and (path.is_symlink() or is_set(path)):
-                # A link to a checkpoint beside it says nothing new.
-                sets += [] if path.is_symlink() else [_set_candidate(path, deep=True)]
+            if is_directory and path.is_symlink() and _leads_beside(path):
+                continue  # a link to a checkpoint beside it says nothing new
+            if is_directory and (candidate := as_candidate(path)) is not None:
+                sets.append(candidate)
                 continue
             inside = sorted(p for p in path.iterdir() if not temporary(p)) if is_directory else [path]
         except OSError as problem:
@@ -252,6 +236,11 @@ def _entries(directory: Path) -> tuple[list[CandidateFile], list[Candidate], lis
             if one.suffix in SUFFIXES and not (one.parent == directory and one.name in _NOT_ALONE):
                 _add(one, found, unreadable, seen)
     return found, sets, unreadable
+
+
+def _leads_beside(link: Path) -> bool:
+    """Whether a link leads to an entry of the directory that it is in."""
+    return Path(os.path.normpath(link.parent / link.readlink())).parent == Path(os.path.normpath(link.parent))
 
 
 def _add(path: Path, found: list[CandidateFile], unreadable: list[CheckpointReport], seen: set[tuple[int, int]]) -> None:

@@ -1,5 +1,6 @@
 """A file under check: opened without waiting, read by offset, never written."""
 
+import contextlib
 import os
 import stat
 import zlib
@@ -12,6 +13,8 @@ from rankpatrol.checkpoints.pace import Pace
 from rankpatrol.core.errors import BadInput, NoPermission, PatrolError
 
 _CHUNK_BYTES = 1 << 20
+_AHEAD_BYTES = 16 << 20
+_LEAST_FETCH_BYTES = 1 << 20
 
 
 class FileShrank(PatrolError):
@@ -104,13 +107,21 @@ class OpenedFile:
         """Views of one buffer, each valid until the next is asked for; fewer bytes than asked where the file ends."""
         buffer = memoryview(bytearray(min(length, _CHUNK_BYTES)))
         end = offset + length
+        self._fetch(offset, min(length, _AHEAD_BYTES))
         while offset < end:
             count = os.preadv(self._fd, [buffer[: end - offset]], offset)
             if count == 0:
                 return
+            self._fetch(offset + _AHEAD_BYTES, min(count, end - offset - _AHEAD_BYTES))
             self._pace.read(count)
             yield buffer[:count]
             offset += count
+
+    def _fetch(self, offset: int, length: int) -> None:
+        """Have the disk read on while we compute a checksum: a reader that waits for each read in turn gets half of its throughput."""
+        if length >= _LEAST_FETCH_BYTES:
+            with contextlib.suppress(OSError):  # only advice, and some file systems know none
+                os.posix_fadvise(self._fd, offset, length, os.POSIX_FADV_WILLNEED)
 
 
 class Part:

@@ -9,6 +9,7 @@ from typing import Final
 _ACCOUNTED: Final = re.compile(r".*\.distcp|.*-of-\d+.*|.*world_size_\d+.*|.*_rank_\d+_.*_states\.pt|mp_rank_.*")
 # Weights may be split one day and whole the next.
 _WEIGHTS: Final = re.compile(r"(?:pytorch_)?model.*")
+_RESUMED: Final = re.compile(r"optim|sched|rng_state|random_states|scaler|model|rank#")
 _STATES: Final = (".pt", ".pth", ".ckpt", ".bin", ".pkl", ".safetensors")
 _SMALL_BYTES: Final = 1 << 20
 _LEAST_SHARE: Final = 0.5
@@ -21,9 +22,13 @@ def oddity(sizes: Sizes, older: Sequence[Sizes]) -> tuple[str, str] | None:
     if not older:
         return None
     here, before = _counted(sizes), _counted(older[0])
+    twice = _counted(older[1]) if len(older) > 1 else Counter[str]()
     has_weights = any(_WEIGHTS.fullmatch(name) for name in sizes)
     for kind, count in before.items():
-        if here[kind] < count and not (has_weights and _WEIGHTS.fullmatch(kind)):
+        if here[kind] >= count or (has_weights and _WEIGHTS.fullmatch(kind)):
+            continue
+        # What only some checkpoints have, such as the best so far, is missed only where it is a state to resume from.
+        if twice[kind] >= count or _RESUMED.search(kind):
             name = next(name for name in sorted(older[0], reverse=True) if _kind(name) == kind and name not in sizes)
             return name, f"is not there, though the checkpoint before has it ({count} of its kind there, {here[kind]} here)"
     for name, size in sizes.items():

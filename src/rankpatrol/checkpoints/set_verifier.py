@@ -31,9 +31,9 @@ class SetVerifier:
     def __init__(self, verifier: Verifier, *, at_once: int = 1) -> None:
         self.verifier, self._at_once = verifier, at_once
 
-    def verify(self, directory: Path, *, deep: bool = True) -> CheckpointReport:
+    def verify(self, directory: Path) -> CheckpointReport:
         """One report on a whole checkpoint. Raises BadInput or NoPermission where it cannot be listed."""
-        tree = read_tree(directory, deep=deep)
+        tree = read_tree(directory)
         identity = _identity(tree)
         known = self.verifier.ledger.known(directory)
         if known is not None and known.identity == identity and self.verifier.fresh(known):
@@ -42,7 +42,7 @@ class SetVerifier:
         layouts, problems = _together(directory, tree)
         report = _report(directory, tree, layouts, [*files, *problems], self.verifier.now_unix_s())
         settled = {CheckpointVerdict.OK, CheckpointVerdict.CORRUPT}
-        if report.verdict in settled and _identity(read_tree(directory, deep=deep)) == identity:
+        if report.verdict in settled and _identity(read_tree(directory)) == identity:
             self.verifier.learn(directory, identity, report)
         return report
 

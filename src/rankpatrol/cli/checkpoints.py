@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from rankpatrol.checkpoints.ledger import Ledger
-from rankpatrol.checkpoints.newest import as_candidate, is_one_checkpoint, judge, list_checkpoints, newest_good
+from rankpatrol.checkpoints.newest import as_candidate, judge, list_checkpoints, newest_good
 from rankpatrol.checkpoints.pace import Pace
 from rankpatrol.checkpoints.pointers import put_right, repairs, wrong_pointers
 from rankpatrol.checkpoints.quarantine import NotQuarantined, condemn, plan_quarantine, quarantine
@@ -226,8 +226,8 @@ def _verified(path: Path, verifier: Verifier, at_once: int) -> tuple[list[Checkp
     if not path.is_dir():
         report = verifier.verify(path)
         return [report], _file_code(report)
-    if is_one_checkpoint(path):
-        found = judge(as_candidate(path), verifier, at_once=at_once)
+    if (candidate := as_candidate(path)) is not None:
+        found = judge(candidate, verifier, at_once=at_once)
         return found, max((_file_code(report) for report in found), key=_SEVERITY.index)
     listing = list_checkpoints(path)
     found = list(listing.unreadable)

@@ -29,8 +29,9 @@ def check(view: SetView) -> Iterator[Problem]:
         yield view.problem("mp_rank_00_model_states.pt", lacking(f"is not there beside {len(optimizers)} files of optimizer states"))
         return
     yield from _steps(view, list(models))
-    yield from _missing_models(view, models)
-    yield from _missing_optimizers(view, models, optimizers)
+    if not _only_own_nodes(view, list(models)):
+        yield from _missing_models(view, models)
+        yield from _missing_optimizers(view, models, optimizers)
     yield from _optimizer_steps(view, list(optimizers))
 
 
@@ -40,6 +41,12 @@ def _steps(view: SetView, models: list[str]) -> Iterator[Problem]:
         step = None if inside is None else inside.number("global_steps")
         if step is not None and view.step is not None and step != view.step:
             yield view.problem(name, corrupt(f"is of another step: its global_steps is {step}, not {view.step}", key="global_steps"))
+
+
+def _only_own_nodes(view: SetView, models: list[str]) -> bool:
+    """With use_node_local_storage each node keeps its own ranks' files alone."""
+    inside = [view.inside(name) for name in models]
+    return any(one is not None and one.at("ds_config", "checkpoint", "use_node_local_storage") is True for one in inside)
 
 
 def _told(view: SetView, models: list[str], key: str) -> int | None:

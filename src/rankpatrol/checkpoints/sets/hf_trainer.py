@@ -31,7 +31,7 @@ def check(view: SetView) -> Iterator[Problem]:
     """All kinds of files are there, and the step inside is the one of the name."""
     sharded = [name for name in view.folders if _SHARDED.fullmatch(name)]
     if view.step is not None and STATE not in view.sizes:
-        yield view.problem(STATE, lacking("is not there: it is written last, so the save was not finished"))
+        yield view.problem(STATE, lacking("is not there: the trainer writes it last, and cannot resume without it"))
     if STATE in view.sizes:
         yield from _step(view)
     if not sharded and not view.named(_WEIGHTS) and not any(name.endswith((".distcp", ".safetensors")) for name in view.sizes):

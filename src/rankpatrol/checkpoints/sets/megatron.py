@@ -3,6 +3,7 @@
 Names and keys as in megatron/training/checkpointing.py (`get_checkpoint_name`, `generate_state_dict`).
 """
 
+import contextlib
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -92,7 +93,10 @@ def _sizes(view: SetView, folder: str) -> tuple[int, int]:
 
 def _missing_files(view: SetView, folders: list[str]) -> Iterator[Problem]:
     """Every rank's folder holds the same files."""
-    held = {folder: {path.name for path in (view.folder / folder).iterdir()} for folder in folders}
+    held: dict[str, set[str]] = {}
+    for folder in folders:
+        with contextlib.suppress(OSError):  # removed meanwhile
+            held[folder] = {path.name for path in (view.folder / folder).iterdir()}
     known = {name for names in held.values() for name in names if name in {*_STATES, _OPTIMIZER}}
     for folder, names in held.items():
         # In data parallelism of experts only some ranks write an optimizer, but each writes its states.

@@ -1,13 +1,12 @@
 """A directory under check, as the layouts of sets see it."""
 
+import json
 import os
 import re
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
-
-import msgspec
 
 from rankpatrol.checkpoints.opened import OpenedFile, explain
 from rankpatrol.checkpoints.report import Judgement
@@ -54,8 +53,8 @@ class SetView:
         """The value of a JSON file; None where it cannot be read."""
         try:
             with OpenedFile(self.folder / name) as file:
-                return msgspec.json.decode(file.read_at(0, min(file.size_bytes, _MOST_JSON_BYTES)))
-        except (OSError, PatrolError, ValueError):
+                return json.loads(file.read_at(0, min(file.size_bytes, _MOST_JSON_BYTES)))
+        except (OSError, PatrolError, ValueError, RecursionError):
             return None
 
     def text(self, name: str, most_bytes: int) -> str:
@@ -86,11 +85,11 @@ class Tree(Record, frozen=True):
     folders: tuple[Path, ...]
 
 
-def read_tree(root: Path, *, deep: bool = True) -> Tree:
+def read_tree(root: Path) -> Tree:
     """Files and folders to a depth of three, without links that lead out and names of unfinished files. Raises BadInput or NoPermission."""
     files: dict[Path, os.stat_result] = {}
     folders: list[Path] = []
-    _read(root, _DEEPEST if deep else 0, files, folders)
+    _read(root, _DEEPEST, files, folders)
     return Tree(files, tuple(folders))
 
 
