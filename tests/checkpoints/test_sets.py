@@ -200,3 +200,49 @@ def test_a_tensor_that_no_file_holds_is_named(tmp_path: Path) -> None:
     (folder / ".metadata").write_bytes(pickle.dumps(metadata))
     report = look(folder)
     assert (report.verdict, report.key, report.file) == ("corrupt", "model.0.weight", str(folder / ".metadata"))
+
+
+def test_a_dcp_set_saved_without_collectives_has_a_metadata_of_each_rank(tmp_path: Path) -> None:
+    folder = tmp_path / "step_4"
+    folder.mkdir()
+    for rank in (0, 1):
+        with warnings.catch_warnings(action="ignore"):
+            _save_alone(folder, rank)
+    assert sorted(path.name for path in folder.iterdir()) == ["__0.metadata", "__0_0.distcp", "__1.metadata", "__1_0.distcp"]
+    assert look(folder).verdict == "ok"
+    data = bytearray((folder / "__1_0.distcp").read_bytes())
+    data[len(data) // 2] ^= 1
+    (folder / "__1_0.distcp").unlink()
+    assert look(folder).file == str(folder / "__1_0.distcp")
+    (folder / "__1_0.distcp").write_bytes(data)
+    assert (look(folder).verdict, look(folder).key) == ("corrupt", "w")
+    data[len(data) // 2] ^= 1
+    (folder / "__1_0.distcp").write_bytes(data)
+    (folder / "__0.metadata").unlink()
+    assert look(folder).file == str(folder / "__0.metadata")
+
+
+def _save_alone(folder: Path, rank: int) -> None:
+    """As torch does for each rank with use_collectives=False."""
+    import torch
+    from torch.distributed.checkpoint import FileSystemWriter
+    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+
+    writer, planner = FileSystemWriter(folder), DefaultSavePlanner()
+    writer.set_up_storage_writer(rank == 0, rank=rank, use_collectives=False)
+    planner.set_up_planner({"w": torch.rand(50, 50)}, writer.storage_meta(), True)
+    local = writer.prepare_local_plan(planner.create_local_plan())
+    plans, metadata = planner.create_global_plan([local])
+    plan = planner.finish_plan(writer.prepare_global_plan(plans)[0])
+    results = writer.write_data(plan, planner).wait()
+    writer.finish(metadata, [results])
+
+
+def test_names_that_a_file_chooses_move_no_cursor(tmp_path: Path) -> None:
+    folder = shelf_named("weights", tmp_path) / "step_4"
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    index["weight_map"]["\x1b[2J"] = "../../etc/\x1b[31m\n.safetensors"
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    report = look(folder)
+    assert report.verdict == "incomplete"
+    assert report.sentence.isprintable()

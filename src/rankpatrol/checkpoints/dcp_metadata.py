@@ -6,6 +6,7 @@ See torch/distributed/checkpoint/metadata.py and filesystem.py. It is a pickle, 
 import functools
 import itertools
 import math
+import re
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,9 @@ from rankpatrol.core.records import Missing, Record
 
 NAME = "dcp_metadata"
 METADATA: Final = ".metadata"
+# Saved without collectives (use_collectives=False), each rank describes its own shards.
+OF_RANK: Final = re.compile(r"__(?P<rank>\d+)\.metadata")
+_SHARD: Final = re.compile(r"__(?P<rank>\d+)_\d+\.distcp")
 _MOST_METADATA_BYTES: Final = 512 << 20
 
 Offsets = tuple[int, ...]
@@ -57,7 +61,12 @@ class Plan(Record, frozen=True):
 
 def matches(file: Readable) -> bool:
     """By its name."""
-    return file.path.name == METADATA
+    return is_metadata(file.path.name)
+
+
+def is_metadata(name: str) -> bool:
+    """Whether a file's name is that of the whole checkpoint's or one rank's description."""
+    return name == METADATA or OF_RANK.fullmatch(name) is not None
 
 
 def verify(file: Readable, look: Look) -> Judgement:
@@ -67,7 +76,8 @@ def verify(file: Readable, look: Look) -> Judgement:
         return unknown(f"cannot be followed: {plan.reason}")
     if isinstance(plan, Judgement):
         return cut_short(f"{plan.said}; {say_since(look.now_unix_s - file.modified_unix_s)}") if plan.verdict == "incomplete" else plan
-    return gap_in(plan) or good(
+    of_all = file.path.name == METADATA
+    return (gap_in(plan) if of_all else None) or good(
         f"covers its {len(plan.entries)} entries with {len(plan.stored)} chunks, content unknown (it has no checksum of its own)"
     )
 
@@ -95,7 +105,10 @@ def _known_plan(path: Path, _: tuple[int, int, int, int]) -> Plan | Judgement | 
 
 def plan_beside(path: Path) -> Plan | Missing:
     """The plan of the `.metadata` beside a shard, read once for all of them."""
-    metadata = path.with_name(METADATA)
+    shard = _SHARD.fullmatch(path.name)
+    metadata = path if is_metadata(path.name) else path.with_name(METADATA)
+    if shard is not None and not metadata.exists() and (own := path.with_name(f"__{shard['rank']}{METADATA}")).exists():
+        metadata = own
     try:
         plan = _known_plan(metadata, identity_of(metadata.stat()))
     except (OSError, PatrolError):

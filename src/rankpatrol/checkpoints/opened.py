@@ -159,6 +159,11 @@ def printable(path: Path) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
+def one_line(text: str) -> str:
+    """Text that names of others' choice are part of: whatever would move a terminal's cursor is spelled out."""
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
 def explain(path: Path, problem: OSError) -> PatrolError:
     """The error that tells an operator why a path could not be read."""
     said = f"cannot read {printable(path)}: {problem.strerror or problem}"

@@ -9,8 +9,9 @@ from typing import Final
 
 import msgspec
 
+from rankpatrol.checkpoints.dcp_metadata import is_metadata
 from rankpatrol.checkpoints.ledger import Identity
-from rankpatrol.checkpoints.opened import OpenedFile, printable
+from rankpatrol.checkpoints.opened import OpenedFile, one_line, printable
 from rankpatrol.checkpoints.report import STILL_WRITING_S, CheckpointCause, CheckpointReport, CheckpointVerdict, say_since
 from rankpatrol.checkpoints.sets.registry import layouts_of
 from rankpatrol.checkpoints.sets.view import Problem, Tree, read_tree, views
@@ -52,7 +53,7 @@ class SetVerifier:
 
     def _file(self, path: Path) -> CheckpointReport:
         try:
-            return self.verifier.verify(path, beside=path.suffix not in JUDGED and path.name != ".metadata")
+            return self.verifier.verify(path, beside=path.suffix not in JUDGED and not is_metadata(path.name))
         except PatrolError as problem:
             return unreadable(path, str(problem))
 
@@ -88,7 +89,7 @@ def _about(problem: Problem, layout: str) -> CheckpointReport:
         layout=layout,
         verdict=judgement.verdict,
         cause=judgement.cause,
-        sentence=f"{printable(Path(problem.path.name))} {judgement.said}",
+        sentence=one_line(f"{printable(Path(problem.path.name))} {judgement.said}"),
         file=printable(problem.path),
         key=judgement.key,
         offset_bytes=judgement.offset_bytes,

@@ -18,7 +18,7 @@ from rankpatrol.checkpoints import (
 )
 from rankpatrol.checkpoints.ledger import CHUNK_BYTES, Identity, Known, Ledger, first_look
 from rankpatrol.checkpoints.numbers import odd_numbers
-from rankpatrol.checkpoints.opened import FileShrank, OpenedFile, Readable, printable
+from rankpatrol.checkpoints.opened import FileShrank, OpenedFile, Readable, one_line, printable
 from rankpatrol.checkpoints.pace import Pace
 from rankpatrol.checkpoints.report import CheckpointReport, CheckpointVerdict, Judgement, Look, corrupt, cut_short, good, unknown
 from rankpatrol.checkpoints.steps import step_of
@@ -172,7 +172,7 @@ def _report(file: OpenedFile, layout: str, judgement: Judgement) -> CheckpointRe
         layout=layout,
         verdict=judgement.verdict,
         cause=judgement.cause,
-        sentence=f"{printable(Path(file.path.name))} {judgement.said}",
+        sentence=one_line(f"{printable(Path(file.path.name))} {judgement.said}"),
         file=None if judgement.verdict is CheckpointVerdict.OK else printable(file.path),
         key=judgement.key,
         offset_bytes=judgement.offset_bytes,
