@@ -17,7 +17,7 @@ from rankpatrol.checkpoints.newest import list_checkpoints, newest_good
 from rankpatrol.checkpoints.report import CheckpointReport, Selection
 from rankpatrol.checkpoints.set_verifier import SetVerifier
 from rankpatrol.checkpoints.sets.ranked import missing_ranks
-from rankpatrol.checkpoints.verifier import Verifier
+from rankpatrol.checkpoints.verifier import Closeness, Verifier
 
 GB = 1 << 30
 
@@ -134,6 +134,27 @@ def test_a_file_that_shrank_to_less_than_half_is_not_vouched_for(tmp_path: Path)
     assert selection.newest_good is not None
     assert selection.newest_good.step == 2
     assert (selection.rejected[0].verdict, selection.rejected[0].file) == ("unknown", str(tmp_path / "step_3" / "rank1.pt"))
+
+
+def test_weights_alone_in_a_trainers_folder_are_a_save_that_just_began(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint-6"
+    folder.mkdir()
+    shutil.copyfile(DATA / "hf_trainer" / "checkpoint-4" / "model.safetensors", folder / "model.safetensors")
+    report = SetVerifier(Verifier()).verify(folder)
+    assert (report.verdict, report.file) == ("incomplete", str(folder / "trainer_state.json"))
+    assert "may still be being written" in report.sentence
+    os.utime(folder / "model.safetensors", (1_790_000_000, 1_790_000_000))
+    assert look(folder).verdict == "ok"
+
+
+def test_a_nan_in_a_dcp_shard_is_named_by_its_tensor(tmp_path: Path) -> None:
+    import torch
+    import torch.distributed.checkpoint as dcp
+
+    with warnings.catch_warnings(action="ignore"):
+        dcp.save({"good": torch.ones(9), "bad": torch.tensor([1.0, float("nan")])}, checkpoint_id=tmp_path / "step_1", no_dist=True)
+    report = SetVerifier(Verifier(closeness=Closeness(numbers=True))).verify(tmp_path / "step_1")
+    assert (report.verdict, report.key) == ("corrupt", "bad")
 
 
 def test_a_dcp_save_in_progress_is_incomplete_and_may_still_be_written(tmp_path: Path) -> None:

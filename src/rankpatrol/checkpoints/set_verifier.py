@@ -40,7 +40,7 @@ class SetVerifier:
         if known is not None and known.identity == identity and self.verifier.fresh(known):
             return known.report
         files = self._files(tree)
-        layouts, problems = _together(directory, tree)
+        layouts, problems = _together(directory, tree, self.verifier.now_unix_s())
         report = _report(directory, tree, layouts, [*files, *problems], self.verifier.now_unix_s())
         settled = {CheckpointVerdict.OK, CheckpointVerdict.CORRUPT}
         if report.verdict in settled and _identity(read_tree(directory)) == identity:
@@ -72,10 +72,10 @@ def unreadable(path: Path, said: str) -> CheckpointReport:
     )
 
 
-def _together(directory: Path, tree: Tree) -> tuple[list[str], list[CheckpointReport]]:
+def _together(directory: Path, tree: Tree, now_unix_s: float) -> tuple[list[str], list[CheckpointReport]]:
     layouts: list[str] = []
     problems: list[CheckpointReport] = []
-    for view in views(directory, tree):
+    for view in views(directory, tree, now_unix_s):
         for layout in layouts_of(view):
             layouts.append(layout.name)
             problems += [_about(problem, layout.name) for problem in layout.check(view)]

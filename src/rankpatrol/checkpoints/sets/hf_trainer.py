@@ -13,6 +13,8 @@ from rankpatrol.checkpoints.sets.view import Problem, SetView
 NAME = "hf_trainer"
 STATE: Final = "trainer_state.json"
 _ARGUMENTS: Final = "training_args.bin"
+_FOLDER: Final = re.compile(r"checkpoint-\d+")
+_SAVING_S: Final = 60.0
 _RANDOM: Final = re.compile(r"rng_state(?:_\d+)?\.pth")
 _WEIGHTS: Final = re.compile(
     r"(?:model|pytorch_model|adapter_model|tf_model|diffusion_pytorch_model).*\.(?:safetensors|bin|h5|index\.json)"
@@ -24,7 +26,18 @@ _OPTIMIZER: Final = re.compile(r"optimizer.*|.*optim.*")
 
 def matches(view: SetView) -> bool:
     """The trainer's own files; not a mere model, which other programs write as well."""
-    return bool(STATE in view.sizes or (_ARGUMENTS in view.sizes and view.step is not None) or view.named(_RANDOM))
+    return bool(STATE in view.sizes or (_ARGUMENTS in view.sizes and view.step is not None) or view.named(_RANDOM) or _just_begun(view))
+
+
+def _just_begun(view: SetView) -> bool:
+    """A save writes the weights first: a moment later they alone may be there. Later they are what somebody else saved by this name."""
+    return (
+        _FOLDER.fullmatch(view.folder.name) is not None and bool(view.named(_WEIGHTS)) and view.age_s < _SAVING_S and not _of_others(view)
+    )
+
+
+def _of_others(view: SetView) -> bool:
+    return any(name.startswith("random_states_") for name in view.sizes)
 
 
 def check(view: SetView) -> Iterator[Problem]:

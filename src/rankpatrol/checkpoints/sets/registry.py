@@ -1,5 +1,6 @@
 """All layouts of sets, and whether a directory is one."""
 
+import math
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +34,7 @@ def set_tree(directory: Path) -> Tree | None:
         tree = read_tree(directory)
     except PatrolError:
         return None
-    all_views = views(directory, tree)
+    all_views = views(directory, tree, math.inf)  # what a directory is does not change with its age
     named = directory.suffix == ".ckpt" or step_in_directory_name(directory.name) is not None
     if not named and _tells_steps(all_views[0]):
         return None

@@ -27,10 +27,13 @@ class Problem(Record, frozen=True):
 
 
 class SetView:
-    """One folder of a checkpoint: its names, and what its small files say. `root` is the whole checkpoint."""
+    """One folder of a checkpoint: its names, and what its small files say. `root` is the whole checkpoint, last written `age_s` ago."""
 
-    def __init__(self, root: Path, folder: Path, sizes: dict[str, int], folders: frozenset[str]) -> None:
-        self.root, self.folder, self.sizes, self.folders = root, folder, sizes, folders
+    def __init__(self, root: Path, folder: Path, tree: "Tree", now_unix_s: float) -> None:
+        self.root, self.folder = root, folder
+        self.sizes = {path.name: status.st_size for path, status in tree.files.items() if path.parent == folder}
+        self.folders = frozenset(path.name for path in tree.folders if path.parent == folder and path != folder)
+        self.age_s = now_unix_s - max((status.st_mtime for status in tree.files.values()), default=0.0)
         self._inside: dict[str, TorchInside | None] = {}
 
     @property
@@ -117,17 +120,9 @@ def temporary(path: Path) -> bool:
     return (path.name.startswith(".") and path.name != ".metadata") or ".tmp" in path.name or ".quarantined" in path.name
 
 
-def views(root: Path, tree: Tree) -> list[SetView]:
+def views(root: Path, tree: Tree, now_unix_s: float) -> list[SetView]:
     """One view a folder of the checkpoint."""
-    return [
-        SetView(
-            root,
-            folder,
-            {path.name: status.st_size for path, status in tree.files.items() if path.parent == folder},
-            frozenset(path.name for path in tree.folders if path.parent == folder and path != folder),
-        )
-        for folder in tree.folders
-    ]
+    return [SetView(root, folder, tree, now_unix_s) for folder in tree.folders]
 
 
 def _inside(path: Path) -> TorchInside | None:
