@@ -15,6 +15,7 @@ from rankpatrol.checkpoints.report import CheckpointReport, CheckpointVerdict, S
 from rankpatrol.checkpoints.set_verifier import SetVerifier
 from rankpatrol.checkpoints.verifier import Closeness, Verifier
 
+pytestmark = pytest.mark.timeout(120)  # some are hundreds of looks
 FLIPS = 4
 LATER = StandingClock(1_790_100_000)
 by_name = pytest.mark.parametrize("shelf", SHELVES, ids=lambda shelf: shelf.name)

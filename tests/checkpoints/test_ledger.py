@@ -1,4 +1,5 @@
 import os
+import pickle
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,22 @@ def test_without_a_ledger_nothing_is_read_that_cannot_be_judged(weights: Path) -
     read: list[int] = []
     assert Verifier(pace=Pace(told=read.append)).verify(weights).verdict == "ok"
     assert sum(read) < 2000
+
+
+def test_a_shard_is_judged_anew_when_its_metadata_was_written_again(tmp_path: Path) -> None:
+    for path in (DATA / "dcp_fsdp" / "step_4").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    metadata, shard = tmp_path / ".metadata", tmp_path / "__1_0.distcp"
+    right = metadata.read_bytes()
+    ledger = Ledger(tmp_path / "ledger.json")
+    described = pickle.loads(right)
+    for place in described.storage_data.values():
+        place.offset += 1
+    metadata.write_bytes(pickle.dumps(described))
+    assert look(shard, ledger).verdict != "ok"
+    metadata.write_bytes(right)
+    os.utime(metadata, (1, 1))
+    assert look(shard, ledger).verdict == "ok"
 
 
 def test_files_that_are_gone_leave_the_ledger(weights: Path, tmp_path: Path) -> None:

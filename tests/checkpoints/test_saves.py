@@ -22,6 +22,7 @@ from rankpatrol.checkpoints.report import CheckpointVerdict
 from rankpatrol.checkpoints.set_verifier import SetVerifier
 from rankpatrol.checkpoints.verifier import Closeness, Verifier
 
+pytestmark = pytest.mark.timeout(120)  # some start torch, others are hundreds of looks
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8", "bool", "complex64", "float8_e4m3fn")
 SAFE_NAMES = {"float32": "F32", "float64": "F64", "float16": "F16", "int64": "I64", "int32": "I32", "uint8": "U8", "bool": "BOOL"}
 
@@ -130,7 +131,7 @@ def test_a_save_that_was_killed_is_never_accepted(tmp_path: Path, kind: str, sha
         assert saving.stdout.readline() == "ready\n"
         deadline = time.monotonic() + 60
         while _bytes_of(target) < share * whole_bytes and time.monotonic() < deadline and saving.poll() is None:
-            pass
+            os.sched_yield()
         saving.send_signal(signal.SIGKILL)
         finished = "saved" in saving.stdout.read()
     selection = newest_good(tmp_path, Verifier())

@@ -6,6 +6,7 @@ from pathlib import Path
 from rankpatrol.act.plan import Verified
 from rankpatrol.checkpoints.ledger import Ledger
 from rankpatrol.checkpoints.newest import newest_good
+from rankpatrol.checkpoints.pace import Pace
 from rankpatrol.checkpoints.report import Selection
 from rankpatrol.checkpoints.verifier import Verifier
 from rankpatrol.core.errors import PatrolError
@@ -13,6 +14,8 @@ from rankpatrol.core.records import Missing
 from rankpatrol.system.background import Deed, Rounds
 
 _EVERY_S = 5.0
+# What is read to check a checkpoint is taken from the training's storage: not all of it.
+_MOST_BYTES_S = 1e9
 
 
 class CheckpointWatch:
@@ -22,7 +25,7 @@ class CheckpointWatch:
         """What is learned is kept in `ledger`, on a local disk; `carry` is called whenever that file is new."""
         self._rounds = None
         if directory is not None:
-            folder, verifier = Path(directory), Verifier(ledger=Ledger(ledger))
+            folder, verifier = Path(directory), Verifier(ledger=Ledger(ledger), pace=Pace(_MOST_BYTES_S))
             first: Selection | Missing = Missing("not looked at yet")
             self._rounds = Rounds(lambda: _look(folder, verifier, carry), first, every_s=_EVERY_S, name="checkpoints")
 

@@ -1,5 +1,6 @@
 """One checkpoint file, judged by the layout it is in."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -77,18 +78,22 @@ class Verifier:
         """
         with OpenedFile(path, self._pace) as file:
             known = self.ledger.known(path)
-            same = known is not None and known.identity == file.identity[1:]
-            if known is not None and same and self.fresh(known):
+            identity = _identity(file)
+            if known is not None and known.identity != identity:
+                known = None
+            if known is not None and self.fresh(known):
                 return known.report
             layout, judgement = self._judge(file, beside=beside)
             crcs: tuple[int, ...] = ()
             if self._compares(judgement):
                 crcs = first_look(file)
-                judgement = _compared(judgement, file, known, crcs)
+                judgement = judgement if known is None else _compared(judgement, file, known, crcs)
             if judgement.verdict is CheckpointVerdict.OK and file.grown_or_rewritten():
                 judgement = _changed(f"was written while it was read, from {file.size_bytes} bytes on")
             report = _report(file, layout, judgement)
-            self._remember(path, file, report, crcs)
+            # What is not finished is looked at anew each time: its age is part of the sentence.
+            if report.verdict in {CheckpointVerdict.OK, CheckpointVerdict.CORRUPT} and not file.grown_or_rewritten():
+                self.learn(path, identity, report, crcs)
             return report
 
     def fresh(self, known: Known) -> bool:
@@ -104,11 +109,6 @@ class Verifier:
             crcs = known.crcs  # what was seen first stays the measure
         content, numbers = self.closeness.content, self.closeness.numbers
         self.ledger.learn(path, Known(identity=identity, report=report, content=content, numbers=numbers, crcs=crcs, first_unix_s=first))
-
-    def _remember(self, path: Path, file: OpenedFile, report: CheckpointReport, crcs: tuple[int, ...]) -> None:
-        # What is not finished is looked at anew each time: its age is part of the sentence.
-        if report.verdict in {CheckpointVerdict.OK, CheckpointVerdict.CORRUPT} and not file.grown_or_rewritten():
-            self.learn(path, file.identity[1:], report, crcs)
 
     def _compares(self, judgement: Judgement) -> bool:
         """First looks are kept of what has no checksum of its own."""
@@ -137,9 +137,18 @@ class Verifier:
         return layout, judgement
 
 
-def _compared(judgement: Judgement, file: OpenedFile, known: Known | None, crcs: tuple[int, ...]) -> Judgement:
+def _identity(file: OpenedFile) -> Identity:
+    """Changes whenever the file is written or replaced; a shard is judged by the `.metadata` beside it, and so by that one's changes."""
+    inode, size, modified_ns = file.identity[1:]
+    if file.path.suffix == dcp_shard.SUFFIX:
+        with contextlib.suppress(OSError):
+            modified_ns += file.path.with_name(dcp_metadata.METADATA).stat().st_mtime_ns
+    return inode, size, modified_ns
+
+
+def _compared(judgement: Judgement, file: OpenedFile, known: Known, crcs: tuple[int, ...]) -> Judgement:
     """The content beside that of the first look at this very file, where there was one."""
-    if known is None or known.identity != file.identity[1:] or not known.crcs:
+    if not known.crcs:
         return judgement
     when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(known.first_unix_s))
     for position, (now, then) in enumerate(zip(crcs, known.crcs, strict=True)):
