@@ -71,7 +71,7 @@ def is_metadata(name: str) -> bool:
 
 def verify(file: Readable, look: Look) -> Judgement:
     """Whether it can be read to its end, and covers each tensor."""
-    plan = read_plan(file)
+    plan = _known_plan(file.path, file.identity) if isinstance(file, OpenedFile) else read_plan(file)
     if isinstance(plan, Missing):
         return unknown(f"cannot be followed: {plan.reason}")
     if isinstance(plan, Judgement):

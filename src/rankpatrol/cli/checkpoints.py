@@ -189,7 +189,7 @@ def repair(
 @contextmanager
 def _reading(closeness: Closeness, ledger: Path | None, most_bytes_s: float | None) -> Iterator[Verifier]:
     """A verifier that shows how much it has read on a terminal, and whose ledger is kept when it is done."""
-    kept = Ledger(ledger or _state_folder() / "checkpoints.json")
+    kept = Ledger(ledger or _own_ledger())
     with _progress() as told:
         yield Verifier(ledger=kept, closeness=closeness, pace=Pace(most_bytes_s, told))
     try:
@@ -212,10 +212,14 @@ def _progress() -> Iterator[Callable[[int], None] | None]:
         yield lambda count: shown.advance(task, count)
 
 
-def _state_folder() -> Path:
-    """Where the XDG base directory specification keeps state."""
+def _own_ledger() -> Path | None:
+    """The user's own, where the XDG base directory specification keeps state; None for a user without a home."""
     told = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(told) if told.startswith("/") else Path.home() / ".local" / "state") / "rankpatrol"
+    try:
+        state = Path(told) if told.startswith("/") else Path.home() / ".local" / "state"
+    except RuntimeError:
+        return None
+    return state / "rankpatrol" / "checkpoints.json"
 
 
 def _cores() -> int:
