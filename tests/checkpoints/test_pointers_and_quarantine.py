@@ -164,3 +164,18 @@ def test_the_command_renames_only_when_told_yes(shelf: Path) -> None:
     assert run("repair", shelf, "--quarantine", "--yes").exit_code == 0
     assert not (shelf / "global_step4").exists()
     assert run("latest", shelf).stdout == f"{shelf}/global_step2\n"
+
+
+def test_only_the_bad_one_of_a_shelf_further_down_is_set_aside(saved: Path, tmp_path: Path) -> None:
+    run_folder, whole_folder = tmp_path / "run7", tmp_path / "checkpoint-9"
+    good = (saved / "state_120.pt").read_bytes()
+    for folder, name, data in (
+        (run_folder, "step_2.pt", good),
+        (run_folder, "step_3.pt", good[:900]),
+        (whole_folder, "model.bin", good),
+        (whole_folder, "optimizer.pt", good[:900]),
+    ):
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_bytes(data)
+    planned = {one.path for one in plan_quarantine(select(tmp_path))}
+    assert planned == {str(run_folder / "step_3.pt"), str(whole_folder)}

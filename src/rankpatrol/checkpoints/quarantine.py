@@ -12,6 +12,7 @@ import msgspec
 from rankpatrol.checkpoints.ledger import Identity
 from rankpatrol.checkpoints.report import CheckpointReport, CheckpointVerdict, Selection
 from rankpatrol.checkpoints.set_verifier import identity_of_path
+from rankpatrol.checkpoints.steps import called_step, step_in_directory_name
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.core.records import Record
 from rankpatrol.system.files import write_atomic
@@ -50,19 +51,21 @@ def plan_quarantine(selection: Selection) -> tuple[Quarantine, ...]:
     planned: dict[str, Quarantine] = {}
     for report in selection.rejected:
         if report.verdict in _CONDEMNING:
-            path = _top(Path(selection.directory), Path(report.path))
+            path = _whole(Path(selection.directory), Path(report.path))
+            if not os.path.lexists(path):
+                continue  # what is missing cannot be set aside
             planned.setdefault(str(path), Quarantine(path=str(path), becomes=str(path.parent / FOLDER / path.name), why=report.sentence))
     return tuple(planned.values())
 
 
 def would_load_bad(selection: Selection) -> str:
     """The sentence that says which bad checkpoint a script would choose by itself; "" where it would choose well."""
-    bad = plan_quarantine(selection)
+    bad = [report for report in selection.rejected if report.verdict in _CONDEMNING]
     if not bad or selection.newest_good is None:
         return ""
     lost = "" if selection.lost_steps is None else f", {selection.lost_steps} steps earlier"
     name, good = Path(bad[0].path).name, selection.newest_good.path
-    return f"the script would load {name}, which is bad ({bad[0].why}); the newest good one is {good}{lost}"
+    return f"the script would load {name}, which is bad ({bad[0].sentence}); the newest good one is {good}{lost}"
 
 
 def condemn(report: CheckpointReport, planned: Quarantine, *, unchanged_for_s: float, now_unix_s: float) -> Condemned:
@@ -89,9 +92,11 @@ def quarantine(planned: Quarantine, proof: Condemned) -> Path:
     return target
 
 
-def _top(directory: Path, path: Path) -> Path:
-    """The file or sub-directory of `directory` that a path is or lies in."""
-    return directory / path.relative_to(directory).parts[0]
+def _whole(directory: Path, path: Path) -> Path:
+    """The checkpoint that a judged path is or is a part of: a sub-directory only where its name, and not the file's, tells the step."""
+    first = directory / path.relative_to(directory).parts[0]
+    part = path != first and step_in_directory_name(first.name) is not None and called_step(path.stem) is None
+    return first if part else path
 
 
 def _free(target: Path) -> Path:
