@@ -267,3 +267,20 @@ def test_names_that_a_file_chooses_move_no_cursor(tmp_path: Path) -> None:
     report = look(folder)
     assert report.verdict == "incomplete"
     assert report.sentence.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [("deepspeed_zero1/global_step4", "step_64"), ("hf_trainer/checkpoint-4", "run_step_2"), ("megatron/iter_0000004", "step_9")],
+)
+def test_a_name_of_the_users_own_may_count_otherwise(tmp_path: Path, source: str, name: str) -> None:
+    shutil.copytree(DATA / source, tmp_path / name)
+    assert look(tmp_path / name).verdict == "ok"
+
+
+@pytest.mark.parametrize("kept", [{}, {"ModelCheckpoint": {"best_k_models": {"/runs/a/epoch=0-step=2.ckpt": 0.5}}}])
+def test_a_lightning_name_that_counts_a_metric_called_step_is_no_damage(tmp_path: Path, kept: dict[str, Any]) -> None:
+    path = tmp_path / "epoch=0-step=2.ckpt"
+    save(path, {"epoch": 0, "global_step": 400, "pytorch-lightning_version": "2.6.6", "callbacks": kept})
+    report = Verifier().verify(path)
+    assert (report.layout, report.verdict) == ("lightning", "ok")

@@ -12,6 +12,8 @@ from rankpatrol.checkpoints.report import corrupt, lacking
 from rankpatrol.checkpoints.sets.view import Problem, SetView
 
 NAME = "deepspeed"
+# The tag that DeepSpeed chooses; one of the user's own may count otherwise.
+_FOLDER: Final = re.compile(r"global_step(\d{1,15})")
 _MODEL: Final = re.compile(r"(?:zero_pp_rank_(?P<dp>\d+)_)?mp_rank_(?P<mp>\d+)_model_states\.pt")
 _OPTIMIZER: Final = re.compile(r"(?P<kind>(?:[a-z]+\d*_)?)zero_pp_rank_(?P<dp>\d+)_mp_rank_(?P<mp>\d+)_optim_states\.pt")
 _PIPELINE: Final = re.compile(r"layer_\d+-model_\d+-model_states\.pt")
@@ -36,11 +38,12 @@ def check(view: SetView) -> Iterator[Problem]:
 
 
 def _steps(view: SetView, models: list[str]) -> Iterator[Problem]:
+    named = view.step_by(_FOLDER)
     for name in models:
         inside = view.inside(name)
         step = None if inside is None else inside.number("global_steps")
-        if step is not None and view.step is not None and step != view.step:
-            yield view.problem(name, corrupt(f"is of another step: its global_steps is {step}, not {view.step}", key="global_steps"))
+        if step is not None and named is not None and step != named:
+            yield view.problem(name, corrupt(f"is of another step: its global_steps is {step}, not {named}", key="global_steps"))
 
 
 def _only_own_nodes(view: SetView, models: list[str]) -> bool:

@@ -13,7 +13,7 @@ from rankpatrol.checkpoints.sets.view import Problem, SetView
 NAME = "hf_trainer"
 STATE: Final = "trainer_state.json"
 _ARGUMENTS: Final = "training_args.bin"
-_FOLDER: Final = re.compile(r"checkpoint-\d+")
+_FOLDER: Final = re.compile(r"checkpoint-(\d{1,15})")
 _SAVING_S: Final = 60.0
 _RANDOM: Final = re.compile(r"rng_state(?:_\d+)?\.pth")
 _WEIGHTS: Final = re.compile(
@@ -26,7 +26,9 @@ _OPTIMIZER: Final = re.compile(r"optimizer.*|.*optim.*")
 
 def matches(view: SetView) -> bool:
     """The trainer's own files; not a mere model, which other programs write as well."""
-    return bool(STATE in view.sizes or (_ARGUMENTS in view.sizes and view.step is not None) or view.named(_RANDOM) or _just_begun(view))
+    return bool(
+        STATE in view.sizes or (_ARGUMENTS in view.sizes and view.step_by(_FOLDER) is not None) or view.named(_RANDOM) or _just_begun(view)
+    )
 
 
 def _just_begun(view: SetView) -> bool:
@@ -43,7 +45,7 @@ def _of_others(view: SetView) -> bool:
 def check(view: SetView) -> Iterator[Problem]:
     """All kinds of files are there, and the step inside is the one of the name."""
     sharded = [name for name in view.folders if _SHARDED.fullmatch(name)]
-    if view.step is not None and STATE not in view.sizes:
+    if STATE not in view.sizes and view.step_by(_FOLDER) is not None:
         yield view.problem(STATE, lacking("is not there: the trainer writes it last, and cannot resume without it"))
     if STATE in view.sizes:
         yield from _step(view)
@@ -59,5 +61,6 @@ def check(view: SetView) -> Iterator[Problem]:
 def _step(view: SetView) -> Iterator[Problem]:
     state = view.json(STATE)
     step = state.get("global_step") if isinstance(state, dict) else None
-    if isinstance(step, int) and view.step is not None and step != view.step:
-        yield view.problem(STATE, corrupt(f"is of another step: its global_step is {step}, not {view.step}", key="global_step"))
+    named = view.step_by(_FOLDER)
+    if isinstance(step, int) and named is not None and step != named:
+        yield view.problem(STATE, corrupt(f"is of another step: its global_step is {step}, not {named}", key="global_step"))

@@ -14,6 +14,7 @@ from rankpatrol.checkpoints.torch_inside import TorchInside
 
 NAME = "megatron"
 COMMON: Final = "common.pt"
+_FOLDER: Final = re.compile(r"iter_(\d{1,15})")
 _RANK: Final = re.compile(r"mp_rank_(?P<tp>\d+)(?:_(?P<pp>\d+))?(?:_(?P<ep>\d+))?")
 _STATES: Final = ("model_optim_rng.pt", "model_rng.pt")
 _OPTIMIZER: Final = "distrib_optim.pt"
@@ -57,9 +58,10 @@ def _rank(view: SetView) -> Iterator[Problem]:
 
 
 def _iteration(view: SetView, name: str, inside: TorchInside | None) -> Iterator[Problem]:
+    named = view.step_by(_FOLDER)
     step = None if inside is None else inside.number("iteration")
-    if step is not None and view.step is not None and step != view.step:
-        yield view.problem(name, corrupt(f"is of another step: its iteration is {step}, not {view.step}", key="iteration"))
+    if step is not None and named is not None and step != named:
+        yield view.problem(name, corrupt(f"is of another step: its iteration is {step}, not {named}", key="iteration"))
 
 
 def _missing(view: SetView) -> Iterator[Problem]:

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from rankpatrol.checkpoints.opened import OpenedFile, explain
 from rankpatrol.checkpoints.report import Judgement
-from rankpatrol.checkpoints.steps import step_in_directory_name
 from rankpatrol.checkpoints.torch_inside import TorchInside, inside_of
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.core.records import Record
@@ -36,11 +35,13 @@ class SetView:
         self.age_s = now_unix_s - max((status.st_mtime for status in tree.files.values()), default=0.0)
         self._inside: dict[str, TorchInside | None] = {}
 
-    @property
-    def step(self) -> int | None:
-        """The step that the folder's name tells, or the checkpoint's."""
-        own = step_in_directory_name(self.folder.name)
-        return own if own is not None or self.folder == self.root else step_in_directory_name(self.root.name)
+    def step_by(self, form: re.Pattern[str]) -> int | None:
+        """The step of this folder's name, else of the checkpoint's, where that is in the form that the library itself gives."""
+        for folder in (self.folder, self.root):
+            match = form.fullmatch(folder.name)
+            if match is not None:
+                return int(match[1])
+        return None
 
     def named(self, pattern: re.Pattern[str]) -> dict[str, re.Match[str]]:
         """The files whose whole name fits a pattern."""
