@@ -84,6 +84,7 @@ SHELVES = (
         "step_4",
         "step_2",
         tuple(f"{kind}_world_size_2_rank_{rank}.pt" for kind in ("model", "optim") for rank in (0, 1)),
+        tuple(f"optim_world_size_2_rank_{rank}.pt" for rank in (0, 1)),
     ),
     Shelf(
         "weights",

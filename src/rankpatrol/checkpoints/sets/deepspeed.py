@@ -4,11 +4,11 @@ Names and keys as in deepspeed/runtime/engine.py (`_get_ckpt_name`, `_get_zero_c
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
 from rankpatrol.checkpoints.report import corrupt, lacking
+from rankpatrol.checkpoints.sets.optimizer_steps import odd_optimizers
 from rankpatrol.checkpoints.sets.view import Problem, SetView
 
 NAME = "deepspeed"
@@ -34,7 +34,7 @@ def check(view: SetView) -> Iterator[Problem]:
     if not _only_own_nodes(view, list(models)):
         yield from _missing_models(view, models)
         yield from _missing_optimizers(view, models, optimizers)
-    yield from _optimizer_steps(view, list(optimizers))
+    yield from odd_optimizers(view, list(optimizers))
 
 
 def _steps(view: SetView, models: list[str]) -> Iterator[Problem]:
@@ -85,18 +85,3 @@ def _missing_optimizers(view: SetView, models: dict[str, re.Match[str]], optimiz
             if name not in optimizers:
                 told = f"dp_world_size is {dp_size}" if dp_size else f"there are others up to {last}"
                 yield view.problem(name, lacking(f"is not there, though {told}"))
-
-
-def _optimizer_steps(view: SetView, optimizers: list[str]) -> Iterator[Problem]:
-    """ZeRO's optimizers step together: a shard whose optimizer stands elsewhere is another step's."""
-    steps = {name: step for name in optimizers if (inside := view.inside(name)) and (step := inside.optimizer_step()) is not None}
-    counted = Counter(steps.values()).most_common()
-    if len(counted) < 2:
-        return
-    # Without a majority the lower is the left-over one: a save writes what is new.
-    usual = counted[0][0] if counted[0][1] > counted[1][1] else max(step for step, count in counted if count == counted[0][1])
-    for name, step in steps.items():
-        if step != usual:
-            yield view.problem(
-                name, lacking(f"is of another step: its optimizer stands at {step}, the other ranks' at {usual}", key="step")
-            )

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Final
 
 from rankpatrol.checkpoints.report import lacking
+from rankpatrol.checkpoints.sets.optimizer_steps import odd_optimizers
 from rankpatrol.checkpoints.sets.view import Problem, SetView
 from rankpatrol.core.records import Record
 
@@ -50,9 +51,12 @@ def matches(view: SetView) -> bool:
 
 
 def check(view: SetView) -> Iterator[Problem]:
-    """Each number that is not there."""
+    """Each number that is not there, and ranks' optimizers that do not stand at one step."""
     for name in missing_ranks(list(view.sizes)):
         yield view.problem(name, lacking("is not there, though others of its kind are"))
+    for names in rank_families(list(view.sizes)):
+        if "optim" in names[0]:
+            yield from odd_optimizers(view, names)
 
 
 def missing_ranks(names: list[str]) -> list[str]:
