@@ -34,6 +34,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for protocol in (3, 4, 5):
         torch.save(state, folder / f"protocol{protocol}.pt", pickle_protocol=protocol)
     torch.save(state, folder / "legacy.pt", _use_new_zipfile_serialization=False)
+    (folder / "foreign.pt").write_bytes(b"no checkpoint at all")
     torch.serialization.set_crc32_options(False)
     torch.save(state, folder / "without_checksums.pt")
     torch.serialization.set_crc32_options(True)
@@ -52,3 +53,9 @@ def check(tmp_path: Path) -> Check:
         return Verifier().verify(path)
 
     return judge
+
+
+@pytest.fixture(autouse=True)
+def own_state_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What commands remember stays out of the user's own state."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))

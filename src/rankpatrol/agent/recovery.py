@@ -24,6 +24,7 @@ from rankpatrol.lemons.memory import lemon_path
 from rankpatrol.schedulers.local import LocalScheduler
 from rankpatrol.system.background import Courier
 from rankpatrol.system.clock import Clock
+from rankpatrol.system.files import write_atomic
 
 # How long a new attempt may wait for the checkpoint check; its shims wait a little longer (RESUME_WAIT_S) before they go on alone.
 CHECK_S = 15.0
@@ -32,6 +33,7 @@ CARRY_S = 5.0
 # The user's state directory may be on a network: what was last read of it stands where it does not answer by then.
 SWITCH_S = 2.0
 _BETWEEN_LOOKS_S = 1.0
+_LEDGER = "checkpoints.json"
 
 
 class NotRecovered(PatrolError):
@@ -47,10 +49,15 @@ class Recovery:
         self._spec, self._run_dir, self._eyes, self._clock, self._teller = spec, run_dir, eyes, clock, teller
         self.courier: Courier = teller.courier
         self.scheduler = LocalScheduler(run_dir)
-        self.checkpoints = CheckpointWatch(spec.checkpoints)
         self.switches = Switches(run_dir)
+        self.checkpoints = CheckpointWatch(spec.checkpoints, run_dir.path / _LEDGER, self._carry_ledger)
         self._sealer = Sealer(spec, run_dir, clock)
         self.lemons = LemonWatch(spec, lemon_path(), lambda problem: self.announce(problem, "plain"))
+
+    def _carry_ledger(self) -> None:
+        """The ledger of checkpoints is kept on the local disk, and a copy beside the journal, for those who look after the job."""
+        local, beside = self._run_dir.path / _LEDGER, Path(self._spec.job_dir) / _LEDGER
+        self.courier.send(lambda: write_atomic(beside, local.read_bytes()), instead_of=_LEDGER)
 
     def put_aside(self) -> None:
         """Keep the looks at hand for a later seal."""

@@ -8,13 +8,21 @@ from pathlib import Path
 import msgspec
 
 from rankpatrol.checkpoints.opened import explain, printable
+from rankpatrol.checkpoints.plausible import oddity
+from rankpatrol.checkpoints.pointers import wrong_pointers
 from rankpatrol.checkpoints.report import CheckpointCause, CheckpointReport, CheckpointVerdict, Selection
+from rankpatrol.checkpoints.set_verifier import SetVerifier
+from rankpatrol.checkpoints.sets.ranked import missing_ranks, rank_families
+from rankpatrol.checkpoints.sets.registry import set_tree
+from rankpatrol.checkpoints.sets.view import temporary
 from rankpatrol.checkpoints.steps import called_step, step_in_directory_name, step_in_file_name
 from rankpatrol.checkpoints.verifier import Verifier
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.core.records import Record
 
-SUFFIXES = frozenset({".pt", ".pth", ".ckpt", ".bin"})
+SUFFIXES = frozenset({".pt", ".pth", ".ckpt", ".bin", ".safetensors"})
+# The trainer's settings beside its checkpoints are none.
+_NOT_ALONE = frozenset({"training_args.bin"})
 
 
 class CandidateFile(Record, frozen=True):
@@ -26,14 +34,20 @@ class CandidateFile(Record, frozen=True):
 
 
 class Candidate(Record, frozen=True):
-    """One checkpoint: a file, or all checkpoint files of a sub-directory whose name tells their step."""
+    """One checkpoint: a file, all checkpoint files of a sub-directory whose name tells their step, or a directory in a known layout."""
 
     files: tuple[CandidateFile, ...]
     step: int | None
+    directory: Path | None = None
 
     @property
     def modified_unix_s(self) -> float:
-        return max(file.modified_unix_s for file in self.files)
+        return max((file.modified_unix_s for file in self.files), default=0.0)
+
+    @property
+    def path(self) -> Path:
+        """The directory of a set, else its first file."""
+        return self.directory or self.files[0].path
 
 
 class Listing(Record, frozen=True):
@@ -43,25 +57,42 @@ class Listing(Record, frozen=True):
     unreadable: tuple[CheckpointReport, ...]
 
 
-def newest_good(directory: Path, verifier: Verifier) -> Selection:
+def newest_good(directory: Path, verifier: Verifier, *, at_once: int = 1) -> Selection:
     """Read checkpoints from the newest down until one is good. Raises BadInput or NoPermission where the directory cannot be listed."""
     listing = list_checkpoints(directory)
     rejected = list(listing.unreadable)
+    selection = Selection(directory=printable(directory), newest_good=None, rejected=tuple(rejected))
     for position, candidate in enumerate(listing.candidates):
-        reports = judge(candidate, verifier)
+        reports = judge(candidate, verifier, at_once=at_once, older=listing.candidates[position + 1 :])
         bad = [report for report in reports if report.verdict is not CheckpointVerdict.OK]
-        if bad:
-            rejected += bad
-            continue
-        older = tuple(printable(file.path) for later in listing.candidates[position + 1 :] for file in later.files)
-        return Selection(
-            directory=printable(directory), newest_good=reports[0], beside=tuple(reports[1:]), rejected=tuple(rejected), older=older
-        )
-    return Selection(directory=printable(directory), newest_good=None, rejected=tuple(rejected))
+        rejected += bad
+        if not bad:
+            older = tuple(path for later in listing.candidates[position + 1 :] for path in _paths(later))
+            selection = msgspec.structs.replace(selection, newest_good=reports[0], beside=tuple(reports[1:]), older=older)
+            break
+    selection = msgspec.structs.replace(selection, rejected=tuple(rejected), lost_steps=_lost_steps(selection.newest_good, rejected))
+    return msgspec.structs.replace(selection, pointers=tuple(wrong_pointers(directory, selection, verifier.now_unix_s())))
 
 
-def judge(candidate: Candidate, verifier: Verifier) -> list[CheckpointReport]:
-    """A report for each file of a candidate; one that vanished or may not be read is unknown, with the reason."""
+def _lost_steps(good: CheckpointReport | None, rejected: list[CheckpointReport]) -> int | None:
+    """How many steps the newest rejected checkpoint was ahead of the good one."""
+    ahead = max((report.step for report in rejected if report.step is not None), default=None)
+    if good is None or good.step is None or ahead is None:
+        return None
+    return max(0, ahead - good.step)
+
+
+def _paths(candidate: Candidate) -> list[str]:
+    return [printable(candidate.directory)] if candidate.directory else [printable(file.path) for file in candidate.files]
+
+
+def judge(candidate: Candidate, verifier: Verifier, *, at_once: int = 1, older: Sequence[Candidate] = ()) -> list[CheckpointReport]:
+    """A report for each file of a candidate, or one on all of it where it is a set; what vanished or may not be read is unknown.
+
+    A set is compared with the `older` ones beside it, the newest of them first.
+    """
+    if candidate.directory is not None:
+        return [_beside_older(_judge_set(candidate.directory, candidate, verifier, at_once), candidate, older)]
     reports = []
     for file in candidate.files:
         try:
@@ -69,13 +100,67 @@ def judge(candidate: Candidate, verifier: Verifier) -> list[CheckpointReport]:
         except PatrolError as problem:
             report = _unreadable(file, str(problem))
         reports.append(msgspec.structs.replace(report, step=candidate.step))
-    return reports
+    return reports + [_lacking_rank(candidate, name) for name in missing_ranks([file.path.name for file in candidate.files])]
+
+
+def _judge_set(directory: Path, candidate: Candidate, verifier: Verifier, at_once: int) -> CheckpointReport:
+    try:
+        report = SetVerifier(verifier, at_once=at_once).verify(directory)
+    except PatrolError as problem:
+        report = _unreadable(CandidateFile(directory, 0, candidate.modified_unix_s), str(problem))
+    return report if candidate.step is None else msgspec.structs.replace(report, step=candidate.step)
+
+
+def _beside_older(report: CheckpointReport, candidate: Candidate, older: Sequence[Candidate]) -> CheckpointReport:
+    found = oddity(_sizes(candidate), [_sizes(one) for one in older if one.directory is not None])
+    if report.verdict is not CheckpointVerdict.OK or found is None or candidate.directory is None:
+        return report
+    name, said = found
+    return msgspec.structs.replace(
+        report,
+        verdict=CheckpointVerdict.UNKNOWN,
+        cause=CheckpointCause.UNKNOWN,
+        sentence=f"{printable(Path(candidate.directory.name))} may lack something: {name} {said}",
+        file=printable(candidate.directory / name),
+    )
+
+
+def _sizes(candidate: Candidate) -> dict[str, int]:
+    """Sizes by the path within the set; a folder named for its step bears another name in each."""
+    named = {} if candidate.directory is None else {file.path.relative_to(candidate.directory): file for file in candidate.files}
+    return {
+        "/".join(_stepless(part) for part in path.parent.parts) + "/" * bool(path.parent.parts) + path.name: file.size_bytes
+        for path, file in named.items()
+    }
+
+
+def _stepless(folder: str) -> str:
+    return folder if step_in_directory_name(folder) is None else "step"
+
+
+def _lacking_rank(candidate: Candidate, name: str) -> CheckpointReport:
+    path = candidate.files[0].path.with_name(name)
+    return CheckpointReport(
+        path=printable(path),
+        layout="ranked",
+        verdict=CheckpointVerdict.INCOMPLETE,
+        cause=CheckpointCause.INCOMPLETE_SET,
+        sentence=f"{printable(Path(name))} is not there, though the other ranks' files of its step are",
+        file=printable(path),
+        step=candidate.step,
+        size_bytes=0,
+        modified_unix_s=candidate.modified_unix_s,
+    )
 
 
 def list_checkpoints(directory: Path) -> Listing:
     """The checkpoint files of a directory and of the directories in it, newest first; temporary names are left out."""
-    entries, unreadable = _entries(directory)
-    candidates = [Candidate((file,), step_in_file_name(file.path.stem)) for file in entries if file.path.parent == directory]
+    entries, sets, unreadable = _entries(directory)
+    # Beside whole checkpoints, weights alone are a model to use, not one to resume from.
+    flat = [file for file in entries if file.path.parent == directory and not (sets and file.path.suffix == ".safetensors")]
+    candidates = sets + _of_ranks(flat)
+    taken = {file.path for candidate in candidates for file in candidate.files}
+    candidates += [Candidate((file,), step_in_file_name(file.path.stem)) for file in flat if file.path not in taken]
     nested: dict[Path, list[CandidateFile]] = {}
     for file in entries:
         if file.path.parent != directory:
@@ -83,6 +168,15 @@ def list_checkpoints(directory: Path) -> Listing:
     for parent, files in nested.items():
         candidates += _from_sub_directory(parent, files)
     return Listing(tuple(newest_first(candidates)), tuple(unreadable))
+
+
+def as_candidate(directory: Path) -> Candidate | None:
+    """A directory that is itself one checkpoint, in a known layout; None where it is not."""
+    tree = set_tree(directory)
+    if tree is None:
+        return None
+    files = tuple(CandidateFile(path, status.st_size, status.st_mtime) for path, status in tree.files.items())
+    return Candidate(files, step_in_directory_name(directory.name), directory)
 
 
 def newest_first(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -97,6 +191,17 @@ def newest_first(candidates: Sequence[Candidate]) -> list[Candidate]:
     return ordered + others
 
 
+def _of_ranks(files: list[CandidateFile]) -> list[Candidate]:
+    """Files of one step that differ in their rank make one checkpoint."""
+    by_name = {file.path.name: file for file in files}
+    together: dict[int, list[CandidateFile]] = {}
+    for names in rank_families(list(by_name)):
+        step = called_step(Path(names[0]).stem)
+        if step is not None:
+            together.setdefault(step, []).extend(by_name[name] for name in names)
+    return [Candidate(tuple(files), step) for step, files in together.items()]
+
+
 def _from_sub_directory(parent: Path, files: list[CandidateFile]) -> list[Candidate]:
     """Files that share their directory's step make one checkpoint: half of it is no good. Those that call their own step stand alone."""
     step = step_in_directory_name(parent.name)
@@ -105,26 +210,37 @@ def _from_sub_directory(parent: Path, files: list[CandidateFile]) -> list[Candid
     return [Candidate((file,), step_in_file_name(file.path.stem)) for file in alone] + ([Candidate(together, step)] if together else [])
 
 
-def _entries(directory: Path) -> tuple[list[CandidateFile], list[CheckpointReport]]:
+def _entries(directory: Path) -> tuple[list[CandidateFile], list[Candidate], list[CheckpointReport]]:
     try:
         top = sorted(directory.iterdir())
     except OSError as problem:
         raise explain(directory, problem) from problem
     found: list[CandidateFile] = []
+    sets: list[Candidate] = []
     unreadable: list[CheckpointReport] = []
     # Links last: `latest.pt` shall not stand for the file that it leads to.
     seen: set[tuple[int, int]] = set()
-    for path in sorted((p for p in top if not _temporary(p)), key=os.path.islink):
+    for path in sorted((p for p in top if not temporary(p)), key=os.path.islink):
         try:
             is_directory = path.is_dir()
-            inside = sorted(p for p in path.iterdir() if not _temporary(p)) if is_directory else [path]
+            if is_directory and path.is_symlink() and _leads_beside(path):
+                continue  # a link to a checkpoint beside it says nothing new
+            if is_directory and (candidate := as_candidate(path)) is not None:
+                sets.append(candidate)
+                continue
+            inside = sorted(p for p in path.iterdir() if not temporary(p)) if is_directory else [path]
         except OSError as problem:
             unreadable.append(_unreadable(CandidateFile(path, 0, 0.0), str(explain(path, problem))))
             continue
         for one in inside:
-            if one.suffix in SUFFIXES:
+            if one.suffix in SUFFIXES and not (one.parent == directory and one.name in _NOT_ALONE):
                 _add(one, found, unreadable, seen)
-    return found, unreadable
+    return found, sets, unreadable
+
+
+def _leads_beside(link: Path) -> bool:
+    """Whether a link leads to an entry of the directory that it is in."""
+    return Path(os.path.normpath(link.parent / link.readlink())).parent == Path(os.path.normpath(link.parent))
 
 
 def _add(path: Path, found: list[CandidateFile], unreadable: list[CheckpointReport], seen: set[tuple[int, int]]) -> None:
@@ -136,10 +252,6 @@ def _add(path: Path, found: list[CandidateFile], unreadable: list[CheckpointRepo
     if stat.S_ISREG(status.st_mode) and (status.st_dev, status.st_ino) not in seen:
         seen.add((status.st_dev, status.st_ino))
         found.append(CandidateFile(path, status.st_size, status.st_mtime))
-
-
-def _temporary(path: Path) -> bool:
-    return path.name.startswith(".") or ".tmp" in path.name
 
 
 def _unreadable(file: CandidateFile, said: str) -> CheckpointReport:

@@ -29,6 +29,7 @@ class PickledStorage(Record, frozen=True):
 
     key: str
     size_bytes: int
+    kind: str
 
 
 class PickleWalk(Record, frozen=True):
@@ -156,7 +157,7 @@ class _Machine:
         if not key.isascii() or not key.isprintable() or len(key) > _LONGEST_KEY or not 0 <= count < 1 << 60:
             raise _Unwalkable("it names a storage by an impossible key or size")
         if location != "meta":
-            self.storages.setdefault(key, PickledStorage(key, count * width))
+            self.storages.setdefault(key, PickledStorage(key, count * width, name))
 
     def _top(self) -> _Value:
         if not self._stack or self._stack[-1] is _MARK:
@@ -199,6 +200,7 @@ def _whole(argument: object) -> int:
 
 def _storage_id_or_opaque(items: list[_Value]) -> _Value:
     """A flat tuple as long as a storage's id; anything else is forgotten, so that no nesting can grow."""
-    if len(items) in {5, 6} and all(isinstance(item, str | int | _Global) for item in items):
-        return tuple(items)
+    # The sixth is the old layout's view of a storage: nothing, since torch 0.4.
+    if len(items) in {5, 6} and all(isinstance(item, str | int | _Global) for item in items[:5]):
+        return tuple(items[:5])
     return _OPAQUE

@@ -1,15 +1,24 @@
 """What torch.save has written since torch 1.6: a zip file with data.pkl and one uncompressed member for each storage."""
 
-from rankpatrol.checkpoints.opened import OpenedFile
+from rankpatrol.checkpoints.opened import Readable
 from rankpatrol.checkpoints.pickled_storages import MOST_PICKLE_BYTES, PickledStorage, walk
-from rankpatrol.checkpoints.report import CheckpointCause, CheckpointVerdict, Judgement
+from rankpatrol.checkpoints.report import (
+    CheckpointCause,
+    CheckpointVerdict,
+    Judgement,
+    Look,
+    corrupt,
+    cut_short,
+    good,
+    lacking,
+    say_since,
+    unknown,
+)
 from rankpatrol.checkpoints.torn_zip import TornEnd, where_torn
 from rankpatrol.checkpoints.zip_directory import LOCAL, Damaged, Directory, Member, Torn, data_offset, read_directory
-from rankpatrol.core.durations import say_duration
 from rankpatrol.core.records import Missing, Record
 
 NAME = "torch_zip"
-_STILL_WRITING_S = 600.0
 
 
 class _Placed(Record, frozen=True):
@@ -20,47 +29,43 @@ class _Placed(Record, frozen=True):
     start_bytes: int
 
 
-def matches(file: OpenedFile) -> bool:
+def matches(file: Readable) -> bool:
     """Whether the file starts as a zip file, or ends as one (its start may be damaged)."""
     head = file.read_at(0, min(file.size_bytes, len(LOCAL)))
     return (head != b"" and LOCAL.startswith(head)) or isinstance(read_directory(file), Directory)
 
 
-def verify(file: OpenedFile, now_unix_s: float) -> Judgement:
+def verify(file: Readable, look: Look) -> Judgement:
     """Structure first, since it is cheap: the table of contents, each storage's place and length; then every byte against its checksum."""
     match read_directory(file):
         case Torn():
-            return _torn(file, now_unix_s)
+            return _torn(file, look.now_unix_s)
         case Damaged(reason, at):
-            return _corrupt(f"cannot be loaded: {reason}", offset_bytes=at)
+            return corrupt(f"cannot be loaded: {reason}", offset_bytes=at)
         case Directory() as directory:
             placed = _place(file, directory)
-            return placed if isinstance(placed, Judgement) else _members(file, placed)
+            return placed if isinstance(placed, Judgement) else _members(file, placed, look)
 
 
-def _members(file: OpenedFile, placed: dict[str, _Placed]) -> Judgement:
+def _members(file: Readable, placed: dict[str, _Placed], look: Look) -> Judgement:
     if "data.pkl" not in placed:
         return _no_pickle(placed)
     storages = _storages(file, placed["data.pkl"])
     if isinstance(storages, Judgement):
         return storages
     if isinstance(storages, Missing):
-        content = _content(file, list(placed.values()))
+        content = _content(file, placed, look)
         if content.verdict is not CheckpointVerdict.OK:
             return content
-        return _unknown(f"is a whole zip file, but its data.pkl does not tell which storages it needs: {storages.reason}", key="data.pkl")
-    return _misfit(storages, placed) or _content(file, list(placed.values()))
+        return unknown(f"is a whole zip file, but its data.pkl does not tell which storages it needs: {storages.reason}", key="data.pkl")
+    return _misfit(storages, placed) or _content(file, placed, look)
 
 
-def _torn(file: OpenedFile, now_unix_s: float) -> Judgement:
-    age_s = max(0.0, now_unix_s - file.modified_unix_s)
-    ago = f"last written {say_duration(age_s)} ago"
-    why = f"{ago}: it may still be being written" if age_s < _STILL_WRITING_S else f"{ago}: its writer died, or the disk was full"
+def _torn(file: Readable, now_unix_s: float) -> Judgement:
+    why = say_since(now_unix_s - file.modified_unix_s)
     end = where_torn(file)
     said = f"ends at byte {file.size_bytes}{_where(end)}, without its table of contents; {why}"
-    return Judgement(
-        verdict=CheckpointVerdict.INCOMPLETE, cause=CheckpointCause.TRUNCATED, said=said, key=end.key, offset_bytes=file.size_bytes
-    )
+    return cut_short(said, key=end.key, offset_bytes=file.size_bytes)
 
 
 def _where(end: TornEnd) -> str:
@@ -74,25 +79,25 @@ def _where(end: TornEnd) -> str:
     return place + counted
 
 
-def _place(file: OpenedFile, directory: Directory) -> dict[str, _Placed] | Judgement:
+def _place(file: Readable, directory: Directory) -> dict[str, _Placed] | Judgement:
     """Every member by its key, checked against its own header."""
     archive = directory.members[0].name.partition("/")[0] if directory.members else ""
     placed: dict[str, _Placed] = {}
     for member in directory.members:
         key = member.name.removeprefix(f"{archive}/")
         if not member.plain:
-            return _unknown(f"holds {member.name!a} compressed or encrypted, as torch.save never writes it", key=key)
+            return unknown(f"holds {member.name!a} compressed or encrypted, as torch.save never writes it", key=key)
         if member.is_directory and not key.endswith("/"):
             # torch's reader then returns success, and a buffer that it never filled.
-            return _corrupt(f"is damaged: its table of contents takes {key!a} for a directory", key=key)
+            return corrupt(f"is damaged: its table of contents takes {key!a} for a directory", key=key)
         if member.packed_bytes != member.size_bytes:
             said = f"is damaged: its table of contents gives {key!a} two lengths, {member.packed_bytes} and {member.size_bytes} bytes"
-            return _corrupt(said, key=key, offset_bytes=member.header_offset_bytes)
+            return corrupt(said, key=key, offset_bytes=member.header_offset_bytes)
         start = data_offset(file, member, directory.start_bytes)
         if isinstance(start, Damaged):
-            return _corrupt(f"is damaged: {start.reason}", key=key, offset_bytes=start.offset_bytes)
+            return corrupt(f"is damaged: {start.reason}", key=key, offset_bytes=start.offset_bytes)
         if key in placed:
-            return _corrupt(f"holds two members named {member.name!a}", key=key, offset_bytes=member.header_offset_bytes)
+            return corrupt(f"holds two members named {member.name!a}", key=key, offset_bytes=member.header_offset_bytes)
         placed[key] = _Placed(key, member, start)
     return placed
 
@@ -100,11 +105,11 @@ def _place(file: OpenedFile, directory: Directory) -> dict[str, _Placed] | Judge
 def _no_pickle(placed: dict[str, _Placed]) -> Judgement:
     if any(key.startswith("data/") for key in placed):
         said = f"has no data.pkl beside its {len(placed)} members, so nothing says what they are"
-        return Judgement(verdict=CheckpointVerdict.INCOMPLETE, cause=CheckpointCause.INCOMPLETE_SET, said=said, key="data.pkl")
-    return _unknown(f"is a zip file with {len(placed)} members and no data.pkl: not written by torch.save")
+        return lacking(said, key="data.pkl")
+    return unknown(f"is a zip file with {len(placed)} members and no data.pkl: not written by torch.save")
 
 
-def _storages(file: OpenedFile, pickle: _Placed) -> tuple[PickledStorage, ...] | Missing | Judgement:
+def _storages(file: Readable, pickle: _Placed) -> tuple[PickledStorage, ...] | Missing | Judgement:
     member = pickle.member
     if member.size_bytes > MOST_PICKLE_BYTES:
         return Missing(f"it has {member.size_bytes} bytes, over the limit of {MOST_PICKLE_BYTES}")
@@ -120,59 +125,50 @@ def _misfit(storages: tuple[PickledStorage, ...], placed: dict[str, _Placed]) ->
     if absent:
         first = absent[0]
         said = f"lacks {len(absent)} of its {len(storages)} storages, the first is data/{first.key} ({first.size_bytes} bytes)"
-        return Judgement(verdict=CheckpointVerdict.INCOMPLETE, cause=CheckpointCause.INCOMPLETE_SET, said=said, key=f"data/{first.key}")
+        return lacking(said, key=f"data/{first.key}")
     for storage in storages:
         there = placed[f"data/{storage.key}"]
         if there.member.size_bytes != storage.size_bytes:
             short = there.member.size_bytes < storage.size_bytes
             said = f"holds {there.member.size_bytes} bytes in {there.key} where data.pkl needs {storage.size_bytes}"
-            cause = CheckpointCause.TRUNCATED if short else CheckpointCause.UNKNOWN
-            return Judgement(verdict=CheckpointVerdict.CORRUPT, cause=cause, said=said, key=there.key, offset_bytes=there.start_bytes)
+            return corrupt(said, key=there.key, offset_bytes=there.start_bytes, cut=short)
     return None
 
 
-def _content(file: OpenedFile, placed: list[_Placed]) -> Judgement:
+def _content(file: Readable, by_key: dict[str, _Placed], look: Look) -> Judgement:
     """Every member against its checksum. A checksum of 0 is how torch writes that there is none."""
+    placed = list(by_key.values())
+    size = sum(place.member.size_bytes for place in placed)
+    if not look.content:
+        return good(f"has its structure ok ({len(placed)} members, {size} bytes); its content was not read")
     filled = [place for place in placed if place.member.size_bytes]
     wrong = [place for place in placed if file.crc32_at(place.start_bytes, place.member.size_bytes) != place.member.crc]
-    size = sum(place.member.size_bytes for place in placed)
     if not wrong:
-        said = f"is whole: {len(placed)} members, {size} bytes, every checksum right"
-        return Judgement(verdict=CheckpointVerdict.OK, cause=CheckpointCause.NONE, said=said, content_verified=True)
+        return good(f"is whole: {len(placed)} members, {size} bytes, every checksum right", content_verified=True)
     if any(place.member.crc for place in wrong):
         return _wrong_checksum([place for place in wrong if place.member.crc])
     if len(wrong) == len(filled):
         # torch.serialization.set_crc32_options(False)
-        said = f"has its structure ok ({len(placed)} members, {size} bytes), content unknown (saved without checksums)"
-        return Judgement(verdict=CheckpointVerdict.OK, cause=CheckpointCause.NONE, said=said)
+        return good(f"has its structure ok ({len(placed)} members, {size} bytes), content unknown (saved without checksums)")
     if {place.key for place in wrong} == {place.key for place in filled if place.key.startswith("data/")}:
         return _skipped_data(file, wrong)
     return _wrong_checksum(wrong)
 
 
-def _skipped_data(file: OpenedFile, storages: list[_Placed]) -> Judgement:
+def _skipped_data(file: Readable, storages: list[_Placed]) -> Judgement:
     """A frame from torch.serialization.skip_data, which another writer fills in, or not."""
     if all(file.is_zero_at(place.start_bytes, place.member.size_bytes) for place in storages):
         said = f"was saved without its data (skip_data), and all its {len(storages)} storages hold zeros alone: nothing was filled in"
         return Judgement(verdict=CheckpointVerdict.INCOMPLETE, cause=CheckpointCause.UNKNOWN, said=said, key=storages[0].key)
-    said = f"has its structure ok, content unknown ({len(storages)} storages were filled in without checksums, after skip_data)"
-    return Judgement(verdict=CheckpointVerdict.OK, cause=CheckpointCause.NONE, said=said)
+    return good(f"has its structure ok, content unknown ({len(storages)} storages were filled in without checksums, after skip_data)")
 
 
 def _wrong_checksum(wrong: list[_Placed]) -> Judgement:
     first = min(wrong, key=lambda place: place.start_bytes)
     end = first.start_bytes + first.member.size_bytes
     more = "" if len(wrong) == 1 else f", and so do {len(wrong) - 1} more members"
-    return _corrupt(
+    return corrupt(
         f"has wrong bytes in {first.key!a} (bytes {first.start_bytes} to {end}): they miss their checksum{more}",
         key=first.key,
         offset_bytes=first.start_bytes,
     )
-
-
-def _corrupt(said: str, *, key: str | None = None, offset_bytes: int | None = None) -> Judgement:
-    return Judgement(verdict=CheckpointVerdict.CORRUPT, cause=CheckpointCause.UNKNOWN, said=said, key=key, offset_bytes=offset_bytes)
-
-
-def _unknown(said: str, *, key: str | None = None) -> Judgement:
-    return Judgement(verdict=CheckpointVerdict.UNKNOWN, cause=CheckpointCause.UNKNOWN, said=said, key=key)

@@ -1,6 +1,6 @@
 """Where a torch zip file without a table of contents ends, told from the headers and the pickle that lead it."""
 
-from rankpatrol.checkpoints.opened import OpenedFile
+from rankpatrol.checkpoints.opened import Readable
 from rankpatrol.checkpoints.pickled_storages import MOST_PICKLE_BYTES, walk
 from rankpatrol.checkpoints.zip_directory import CENTRAL, DESCRIPTOR, LOCAL, local_header
 from rankpatrol.core.records import Missing, Record
@@ -22,7 +22,7 @@ class TornEnd(Record, frozen=True):
     data_is_whole: bool = False
 
 
-def where_torn(file: OpenedFile) -> TornEnd:
+def where_torn(file: Readable) -> TornEnd:
     """Follow the members from byte 0 to the end of the file."""
     sizes: dict[str, int] | None = None
     whole = at = 0
@@ -49,7 +49,7 @@ def _count(sizes: dict[str, int] | None) -> int | None:
     return None if sizes is None else len(sizes)
 
 
-def _pickle(file: OpenedFile, start: int, left: int) -> tuple[int | None, dict[str, int] | None]:
+def _pickle(file: Readable, start: int, left: int) -> tuple[int | None, dict[str, int] | None]:
     """The length of data.pkl and the size of each storage it names; None where it is cut or cannot be walked."""
     found = walk(file.read_at(start, min(left, MOST_PICKLE_BYTES))) if left else Missing("nothing is there")
     if isinstance(found, Missing):
@@ -57,13 +57,13 @@ def _pickle(file: OpenedFile, start: int, left: int) -> tuple[int | None, dict[s
     return found.length_bytes, {f"data/{storage.key}": storage.size_bytes for storage in found.storages}
 
 
-def _small_record(file: OpenedFile, start: int, left: int) -> int | None:
+def _small_record(file: Readable, start: int, left: int) -> int | None:
     """The length of a record such as `version`: torch leaves it out of the header and writes it behind the data."""
     length = file.read_at(start, min(left, _SMALL_RECORD_BYTES)).find(DESCRIPTOR) if left else -1
     return None if length < 0 else length
 
 
-def _following(file: OpenedFile, start: int, length: int) -> int | None:
+def _following(file: Readable, start: int, length: int) -> int | None:
     """Where the next header starts: a descriptor lies between, of 16 bytes, of 24 after more than 4 GiB, and none after nothing."""
     end = start + length
     for at in (end + 16, end + 24) if length else (end,):

@@ -1,11 +1,27 @@
 """One checkpoint file, judged by the layout it is in."""
 
+import contextlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rankpatrol.checkpoints import torch_legacy, torch_zip
-from rankpatrol.checkpoints.opened import FileShrank, OpenedFile, printable
-from rankpatrol.checkpoints.report import CheckpointCause, CheckpointReport, CheckpointVerdict, Judgement
+import msgspec
+
+from rankpatrol.checkpoints import (
+    dcp_metadata,
+    dcp_shard,
+    json_file,
+    lightning_file,
+    plain_pickle,
+    safetensors_file,
+    torch_legacy,
+    torch_zip,
+)
+from rankpatrol.checkpoints.ledger import CHUNK_BYTES, Identity, Known, Ledger, first_look
+from rankpatrol.checkpoints.numbers import odd_numbers
+from rankpatrol.checkpoints.opened import FileShrank, OpenedFile, Readable, one_line, printable
+from rankpatrol.checkpoints.pace import Pace
+from rankpatrol.checkpoints.report import CheckpointReport, CheckpointVerdict, Judgement, Look, corrupt, cut_short, good, unknown
 from rankpatrol.checkpoints.steps import step_of
 from rankpatrol.core.records import Record
 from rankpatrol.system.clock import Clock, SystemClock
@@ -15,71 +31,148 @@ class Layout(Record, frozen=True):
     """A kind of checkpoint file: its name, how it is recognised, how it is judged. Neither raises anything but OSError and FileShrank."""
 
     name: str
-    matches: Callable[[OpenedFile], bool]
-    verify: Callable[[OpenedFile, float], Judgement]
+    matches: Callable[[Readable], bool]
+    verify: Callable[[Readable, Look], Judgement]
 
 
+# Those that go by the file's name come first: its start may be damaged.
 LAYOUTS = (
+    Layout(safetensors_file.NAME, safetensors_file.matches, safetensors_file.verify),
+    Layout(json_file.NAME, json_file.matches, json_file.verify),
+    Layout(dcp_metadata.NAME, dcp_metadata.matches, dcp_metadata.verify),
+    Layout(dcp_shard.NAME, dcp_shard.matches, dcp_shard.verify),
+    Layout(lightning_file.NAME, lightning_file.matches, lightning_file.verify),
     Layout(torch_zip.NAME, torch_zip.matches, torch_zip.verify),
     Layout(torch_legacy.NAME, torch_legacy.matches, torch_legacy.verify),
+    Layout(plain_pickle.NAME, plain_pickle.matches, plain_pickle.verify),
 )
+
+
+class Closeness(Record, frozen=True, kw_only=True):
+    """How to check: with content or by structure alone, whether to look for NaN, and whether to read again what is known."""
+
+    content: bool = True
+    numbers: bool = False
+    again: bool = False
 
 
 class Verifier:
     """Judges checkpoint files, and remembers what it read: a file is read again only when it was written again."""
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    def __init__(
+        self, clock: Clock | None = None, *, ledger: Ledger | None = None, closeness: Closeness | None = None, pace: Pace | None = None
+    ) -> None:
         self._clock = clock or SystemClock()
-        self._known: dict[Path, tuple[tuple[int, int, int, int], CheckpointReport]] = {}
+        self.ledger = ledger or Ledger()
+        self.closeness = closeness or Closeness()
+        self._pace = pace
 
-    def verify(self, path: Path) -> CheckpointReport:
-        """The report on one file, which is read and never run. Raises BadInput or NoPermission where it cannot be opened."""
-        with OpenedFile(path) as file:
-            known = self._known.get(path)
-            if known is not None and known[0] == file.identity:
-                return known[1]
-            layout, judgement = self._judge(file)
+    def now_unix_s(self) -> float:
+        """The time that files' ages are told by."""
+        return self._clock.unix_s()
+
+    def verify(self, path: Path, *, beside: bool = False) -> CheckpointReport:
+        """The report on one file, which is read and never run. Raises BadInput or NoPermission where it cannot be opened.
+
+        A file that only lies `beside` a checkpoint is taken as it is, and compared with the first look at it.
+        """
+        with OpenedFile(path, self._pace) as file:
+            known = self.ledger.known(path)
+            identity = _identity(file)
+            if known is not None and known.identity != identity:
+                known = None
+            if known is not None and self.fresh(known):
+                return known.report
+            layout, judgement = self._judge(file, beside=beside)
+            crcs: tuple[int, ...] = ()
+            if self._compares(judgement):
+                crcs = first_look(file)
+                judgement = judgement if known is None else _compared(judgement, file, known, crcs)
+            if judgement.verdict is CheckpointVerdict.OK and file.grown_or_rewritten():
+                judgement = _changed(f"was written while it was read, from {file.size_bytes} bytes on")
             report = _report(file, layout, judgement)
             # What is not finished is looked at anew each time: its age is part of the sentence.
             if report.verdict in {CheckpointVerdict.OK, CheckpointVerdict.CORRUPT} and not file.grown_or_rewritten():
-                self._known[path] = (file.identity, report)
+                self.learn(path, identity, report, crcs)
             return report
 
-    def _judge(self, file: OpenedFile) -> tuple[str, Judgement]:
+    def fresh(self, known: Known) -> bool:
+        """Whether what is known is as close a look as is asked for."""
+        wanted = self.closeness
+        return not wanted.again and known.content >= wanted.content and known.numbers >= wanted.numbers
+
+    def learn(self, path: Path, identity: Identity, report: CheckpointReport, crcs: tuple[int, ...] = ()) -> None:
+        """Remember a report that stands until the file or directory changes."""
+        known = self.ledger.known(path)
+        first = known.first_unix_s if known is not None and known.identity == identity else self.now_unix_s()
+        if known is not None and known.identity == identity and known.crcs:
+            crcs = known.crcs  # what was seen first stays the measure
+        content, numbers = self.closeness.content, self.closeness.numbers
+        self.ledger.learn(path, Known(identity=identity, report=report, content=content, numbers=numbers, crcs=crcs, first_unix_s=first))
+
+    def _compares(self, judgement: Judgement) -> bool:
+        """First looks are kept of what has no checksum of its own."""
+        sound = judgement.verdict is CheckpointVerdict.OK and not judgement.content_verified
+        return sound and self.closeness.content and self.ledger.lasting
+
+    def _judge(self, file: OpenedFile, *, beside: bool) -> tuple[str, Judgement]:
         layout = "unknown"
+        look = Look(now_unix_s=self.now_unix_s(), content=self.closeness.content, numbers=self.closeness.numbers)
         try:
             for known in LAYOUTS:
                 if known.matches(file):
                     layout = known.name
-                    judgement = known.verify(file, self._clock.unix_s())
+                    judgement = known.verify(file, look)
                     break
             else:
-                judgement = _no_layout(file)
+                judgement = good(f"lies beside ({file.size_bytes} bytes)") if beside else _no_layout(file)
+            if look.numbers and judgement.verdict is CheckpointVerdict.OK:
+                judgement = odd_numbers(file, layout) or judgement
         except FileShrank as problem:
             return layout, _changed(f"was shortened while it was read ({problem})")
         except OSError as problem:
-            said = f"cannot be read to its end: {problem.strerror or problem}"
-            return layout, Judgement(verdict=CheckpointVerdict.UNKNOWN, cause=CheckpointCause.UNKNOWN, said=said)
+            return layout, unknown(f"cannot be read to its end: {problem.strerror or problem}")
         if file.grown_or_rewritten():
             return layout, _changed(f"was written while it was read, from {file.size_bytes} bytes on")
         return layout, judgement
 
 
+def _identity(file: OpenedFile) -> Identity:
+    """Changes whenever the file is written or replaced; a shard is judged by the `.metadata` beside it, and so by that one's changes."""
+    inode, size, modified_ns = file.identity[1:]
+    if file.path.suffix == dcp_shard.SUFFIX:
+        with contextlib.suppress(OSError):
+            modified_ns += file.path.with_name(dcp_metadata.METADATA).stat().st_mtime_ns
+    return inode, size, modified_ns
+
+
+def _compared(judgement: Judgement, file: OpenedFile, known: Known, crcs: tuple[int, ...]) -> Judgement:
+    """The content beside that of the first look at this very file, where there was one."""
+    if not known.crcs:
+        return judgement
+    when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(known.first_unix_s))
+    for position, (now, then) in enumerate(zip(crcs, known.crcs, strict=True)):
+        if now != then:
+            start = position * CHUNK_BYTES
+            end = min(start + CHUNK_BYTES, file.size_bytes)
+            said = f"holds other bytes than at the first look ({when}) somewhere in bytes {start} to {end}, though nobody wrote to it since"
+            return corrupt(said, offset_bytes=start)
+    said = f"{judgement.said.partition(', content unknown')[0]}, content as at the first look ({when})"
+    return msgspec.structs.replace(judgement, said=said, content_verified=True)
+
+
 def _changed(said: str) -> Judgement:
-    said = f"{said}: it may still be being written"
-    return Judgement(verdict=CheckpointVerdict.INCOMPLETE, cause=CheckpointCause.TRUNCATED, said=said)
+    return cut_short(f"{said}: it may still be being written")
 
 
 def _no_layout(file: OpenedFile) -> Judgement:
     if not file.size_bytes:
-        said = "is empty (0 bytes): nothing of it was written yet, or its writer died"
-        return Judgement(verdict=CheckpointVerdict.INCOMPLETE, cause=CheckpointCause.TRUNCATED, said=said, offset_bytes=0)
+        return cut_short("is empty (0 bytes): nothing of it was written yet, or its writer died", offset_bytes=0)
     head = min(4096, file.size_bytes)
     if file.is_zero_at(0, head):
         said = f"starts with {head} zeros: its length ({file.size_bytes} bytes) was set, but its start was never written"
-        return Judgement(verdict=CheckpointVerdict.INCOMPLETE, cause=CheckpointCause.TRUNCATED, said=said, offset_bytes=0)
-    said = f"({file.size_bytes} bytes) is in no layout that is known here"
-    return Judgement(verdict=CheckpointVerdict.UNKNOWN, cause=CheckpointCause.UNKNOWN, said=said)
+        return cut_short(said, offset_bytes=0)
+    return unknown(f"({file.size_bytes} bytes) is in no layout that is known here")
 
 
 def _report(file: OpenedFile, layout: str, judgement: Judgement) -> CheckpointReport:
@@ -88,7 +181,7 @@ def _report(file: OpenedFile, layout: str, judgement: Judgement) -> CheckpointRe
         layout=layout,
         verdict=judgement.verdict,
         cause=judgement.cause,
-        sentence=f"{printable(Path(file.path.name))} {judgement.said}",
+        sentence=one_line(f"{printable(Path(file.path.name))} {judgement.said}"),
         file=None if judgement.verdict is CheckpointVerdict.OK else printable(file.path),
         key=judgement.key,
         offset_bytes=judgement.offset_bytes,

@@ -5,7 +5,7 @@ The standard library's zipfile forgives bytes before and gaps inside an archive;
 
 import struct
 
-from rankpatrol.checkpoints.opened import OpenedFile
+from rankpatrol.checkpoints.opened import Readable
 from rankpatrol.core.records import Record
 
 LOCAL = b"PK\x03\x04"
@@ -56,7 +56,7 @@ class Damaged(Record, frozen=True):
     offset_bytes: int
 
 
-def read_directory(file: OpenedFile) -> Directory | Torn | Damaged:
+def read_directory(file: Readable) -> Directory | Torn | Damaged:
     """The table of contents of a zip file that starts at byte 0."""
     tail_start = max(0, file.size_bytes - _LONGEST_COMMENT_BYTES - _END.size)
     tail = file.read_at(tail_start, file.size_bytes - tail_start)
@@ -74,7 +74,7 @@ def read_directory(file: OpenedFile) -> Directory | Torn | Damaged:
     return damage
 
 
-def _from_end_record(file: OpenedFile, record: bytes, position: int) -> Directory | Damaged:
+def _from_end_record(file: Readable, record: bytes, position: int) -> Directory | Damaged:
     _, disk, table_disk, here, count, length, start, _ = _END.unpack(record)
     if disk or table_disk or here != count:
         return Damaged(f"the end record at byte {position} speaks of other volumes", position)
@@ -93,7 +93,7 @@ def _from_end_record(file: OpenedFile, record: bytes, position: int) -> Director
     return _entries(file, start, length, count, position + _END.size)
 
 
-def _wide_end_record(file: OpenedFile, position: int) -> tuple[int, int, int, int] | Damaged:
+def _wide_end_record(file: Readable, position: int) -> tuple[int, int, int, int] | Damaged:
     """Count, length, start and end of the table from the zip64 end record, found through its locator."""
     at = position - _LOCATOR64.size
     if at < 0:
@@ -107,7 +107,7 @@ def _wide_end_record(file: OpenedFile, position: int) -> tuple[int, int, int, in
     return count, length, start, wide_at
 
 
-def _entries(file: OpenedFile, start: int, length: int, count: int, end: int) -> Directory | Damaged:
+def _entries(file: Readable, start: int, length: int, count: int, end: int) -> Directory | Damaged:
     table = file.read_at(start, length)
     members: list[Member] = []
     at = 0
@@ -165,7 +165,7 @@ def _extra_field(extra: bytes, wanted: int) -> bytes:
     return b""
 
 
-def data_offset(file: OpenedFile, member: Member, limit_bytes: int) -> int | Damaged:
+def data_offset(file: Readable, member: Member, limit_bytes: int) -> int | Damaged:
     """Where a member's bytes start: its local header says so, since torch pads there to align each storage."""
     at = member.header_offset_bytes
     if at + LOCAL_BYTES > limit_bytes:
@@ -181,7 +181,7 @@ def data_offset(file: OpenedFile, member: Member, limit_bytes: int) -> int | Dam
     return start
 
 
-def local_header(file: OpenedFile, at: int) -> tuple[str, int] | None:
+def local_header(file: Readable, at: int) -> tuple[str, int] | None:
     """A local header's name and the byte after it; None where there is no whole header. The data after it may lie beyond the end."""
     if at + LOCAL_BYTES > file.size_bytes:
         return None
