@@ -44,7 +44,7 @@ format: $(VENV)/.dev ## put the style right
 	$(BIN)/ruff check --fix .
 
 drill: $(VENV)/.train ## faults on real ranks, with a scorecard: make drill FAULTS="F5 F6b" RUNS=10
-	$(BIN)/python -m rankpatrol.drill $(FAULTS) --runs $(RUNS)
+	$(BIN)/python -m rankpatrol drill $(FAULTS) --runs $(RUNS)
 
 drill-numa: $(VENV)/.dev ## ranks really bound, in an emulated machine with three NUMA nodes
 	$(BIN)/python tests/affinity/numa_machine.py

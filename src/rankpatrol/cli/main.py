@@ -29,6 +29,7 @@ _COMMANDS = {
     "goodput": ("rankpatrol.cli.goodput", "goodput"),
     "lemons": ("rankpatrol.cli.lemons", "lemons"),
     "orphans": ("rankpatrol.cli.orphans", "orphans"),
+    "drill": ("rankpatrol.drill.__main__", "main"),
     "diagnose": ("rankpatrol.cli.diagnose", "diagnose_command"),
 }
 

@@ -1,4 +1,7 @@
-"""`python -m rankpatrol.drill F5 F6b --runs 10`: one line a run, then the scorecard. Exit code 1 where a bar was missed."""
+"""`rankpatrol drill F5 F6b --runs 10`: one line a run, then the scorecard. Exit code 1 where a bar was missed.
+
+A drill that was stopped goes on where it was when it is given the same --out.
+"""
 
 import secrets
 import shutil
@@ -19,10 +22,20 @@ from rankpatrol.drill.faults import fault_ids, make
 from rankpatrol.drill.runner import Settings, play
 from rankpatrol.drill.scene import draw
 from rankpatrol.drill.score import Bars, Score, not_run, score
-from rankpatrol.drill.scorecard import table, to_json
+from rankpatrol.drill.scorecard import read_runs, table, to_json
 from rankpatrol.system.files import write_atomic
 
 _SILENCE_S = 20.0
+_SCORECARD = "scorecard.json"
+
+
+class Campaign(Record, frozen=True, kw_only=True):
+    """What all runs of one folder have in common."""
+
+    seed: str
+    ranks: int
+    patience: str
+    attached: bool
 
 
 class Draw(Record, frozen=True):
@@ -50,26 +63,44 @@ def main(  # ruff: ignore[PLR0913, PLR0917] - one parameter an option
     # A pipe would count as 80 columns, which cuts the scorecard's times.
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
     chosen = _choose(ids)
-    seed = seed or secrets.token_hex(4)
     out = out or Path("drill-runs") / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     out.mkdir(parents=True, exist_ok=True)
-    console.print(f"drill: {', '.join(chosen)}; {runs} x each on {ranks} ranks; --seed {seed}; results in {out}", markup=False)
-    scores: list[Score] = []
+    campaign = _begun(out, Campaign(seed=seed or "", ranks=ranks, patience=patience, attached=attached))
+    scores = list(read_runs(out / _SCORECARD))
+    known = {(one.fault, one.run) for one in scores}
+    console.print(f"drill: {', '.join(chosen)}; {runs} x each on {ranks} ranks; --seed {campaign.seed}; results in {out}", markup=False)
+    if known:
+        console.print(f"{len(known)} runs are done already: --out {out} goes on where it was", markup=False)
     for number in range(runs):
         for fault_id in chosen:
-            one = _run_one(
-                Draw(fault_id, number, f"{seed}:{fault_id}:{number}", ranks), Settings(patience=patience, attached=attached), out
-            )
+            if (fault_id, number) in known:
+                continue
+            drawn = Draw(fault_id, number, f"{campaign.seed}:{fault_id}:{number}", ranks)
+            one = _run_one(drawn, Settings(patience=patience, attached=attached), out)
             scores.append(one)
             console.print(_line(one), markup=False)
             # After each run: a drill that is interrupted has still told what it saw.
-            write_atomic(out / "scorecard.json", to_json(scores))
+            write_atomic(out / _SCORECARD, to_json(scores))
             if one.passed and not keep:
                 shutil.rmtree(one.folder)
             elif not one.passed:
                 console.print(f"  kept: {one.folder}", markup=False)
     console.print(table(scores))
     sys.exit(0 if all(one.passed for one in scores) else 1)
+
+
+def _begun(out: Path, wanted: Campaign) -> Campaign:
+    """The campaign of this folder: begun now, or before with the same settings; its seed stands."""
+    note = out / "drill.json"
+    if not note.exists():
+        begun = wanted if wanted.seed else msgspec.structs.replace(wanted, seed=secrets.token_hex(4))
+        write_atomic(note, msgspec.json.encode(begun) + b"\n")
+        return begun
+    begun = msgspec.json.decode(note.read_bytes(), type=Campaign)
+    if msgspec.structs.replace(wanted, seed=wanted.seed or begun.seed) != begun:
+        click.echo(f"{out} holds a drill with other settings: {note.read_text().strip()}. Give another --out.", err=True)
+        sys.exit(UsageProblem.exit_code)
+    return begun
 
 
 def _choose(ids: tuple[str, ...]) -> list[str]:

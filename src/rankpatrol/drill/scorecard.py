@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import msgspec
 from rich.box import SIMPLE
@@ -102,6 +103,18 @@ def table(scores: Sequence[Score]) -> Table:
 def to_json(scores: Sequence[Score]) -> bytes:
     """Rows and every run, ready to be kept."""
     return msgspec.json.format(msgspec.json.encode({"rows": rows(scores), "runs": list(scores)}), indent=2) + b"\n"
+
+
+def read_runs(path: Path) -> tuple[Score, ...]:
+    """The runs of an earlier scorecard; none where there is no such file, or not a whole one."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Kept).runs
+    except (OSError, msgspec.MsgspecError):
+        return ()
+
+
+class _Kept(Record, frozen=True):
+    runs: tuple[Score, ...]
 
 
 def _say(seen: Spread | None) -> str:
