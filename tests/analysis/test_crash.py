@@ -77,6 +77,24 @@ def test_an_exit_code_without_a_traceback_is_unknown_but_the_rank_is_named():
     assert "exit code 3" in found.sentence
 
 
+def gone(number):
+    return scenes.rank(number, Missing(f"process {100 + number} is gone"), Missing("gone"))
+
+
+def test_a_rank_that_vanished_with_its_shim_is_named_and_not_those_that_its_launcher_ended():
+    """Found by a drill: rank 3's shim was killed, and rank 2 was blamed for the SIGTERM that torchrun sent it."""
+    found = crash(ended(0, 1, 0.3, *CLOSED), ended(1, -15, 0.1), ended(2, -15, 0.0), gone(3))
+    assert (found.cause, found.culprit_ranks, found.certainty) == ("sigkill", (3,), Certainty.SUPPORTED)
+
+
+def test_a_rank_that_failed_by_itself_goes_before_one_that_vanished_later():
+    assert crash(ended(0, -15, 0.3), ended(1, 1, 0.1, *OWN), gone(2)).culprit_ranks == (1,)
+
+
+def test_of_ranks_that_were_told_to_end_and_one_that_failed_the_latter_is_named():
+    assert crash(ended(0, -15, 0.0), ended(1, 1, 0.4, *OWN), ended(2, -15, 0.1)).culprit_ranks == (1,)
+
+
 def test_echoes_alone_name_nobody():
     found = crash(ended(0, 1, 0.0, *CLOSED), ended(1, 1, 0.1, *CLOSED))
     assert (found.cause, found.culprit_ranks) == ("unknown", None)

@@ -47,9 +47,42 @@ def diagnose_crash(snapshot: Snapshot) -> Diagnosis | None:
     if not failed:
         return _left_early(snapshot, ends)
     own = [end for end in failed if end.first_cause()]
+    # Whoever was told to end was told so by somebody: its launcher does that to all once one has failed.
+    told_to_end = [end for end in own if end.status == _SIGTERM]
+    by_themselves = [end for end in own if end.status != _SIGTERM]
+    if not by_themselves and (vanished := _vanished(snapshot)):
+        return _vanishing(vanished, failed)
     if not own:
         return _left_early(snapshot, ends) or _echoes_only(failed)
-    return _crashed(snapshot, own[0], failed)
+    return _crashed(snapshot, (by_themselves or told_to_end)[0], failed)
+
+
+_SIGTERM = -15
+
+
+def _vanished(snapshot: Snapshot) -> tuple[int, ...]:
+    """Ranks that are gone without a word of their shim: it was killed with them, since it tells every other end."""
+    waits = Scene((snapshot,)).waits
+    return tuple(sample.rank for sample in snapshot.ranks if sample.exit_status is None and waits[sample.rank].kind is WaitKind.GONE)
+
+
+def _vanishing(gone: tuple[int, ...], failed: list[End]) -> Diagnosis:
+    others = tuple(end.rank for end in failed)
+    return Diagnosis(
+        verdict="crash",
+        cause="sigkill",
+        culprit_ranks=gone,
+        victim_ranks=others,
+        certainty=Certainty.SUPPORTED,
+        sentence=f"{say_ranks(gone)} vanished without a word, and {say_ranks(others)} ended of it",
+        reasons_for=(
+            f"no shim is left to say how {say_ranks(gone)} ended: only SIGKILL, to the shim as well, leaves none",
+            f"{say_ranks(others)} only echoed it, or were told to end",
+        ),
+        reasons_against=("who killed it is not seen",),
+        suggested=("Look for the OOM killer in the kernel log, and for whoever kills process groups on this node",),
+        not_to_be_ended=ENDS_BY_ITSELF,
+    )
 
 
 def _end(sample: RankSample) -> End:
