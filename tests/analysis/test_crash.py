@@ -8,7 +8,7 @@ from rankpatrol.analysis.crash import diagnose_crash
 from rankpatrol.analysis.diagnose import diagnose
 from rankpatrol.core.diagnosis import Certainty
 from rankpatrol.core.records import Missing
-from rankpatrol.core.snapshot import KernelKills, LogSample, SystemCall
+from rankpatrol.core.snapshot import Collective, FlightRecording, KernelKills, LogSample, SystemCall
 
 TORCH = "/env/lib/python3.11/site-packages/torch"
 BACKWARD = (("_engine_run_backward", f"{TORCH}/autograd/graph.py", 979), ("main", "/home/u/train.py", 60))
@@ -93,6 +93,36 @@ def test_a_rank_that_failed_by_itself_goes_before_one_that_vanished_later():
 
 def test_of_ranks_that_were_told_to_end_and_one_that_failed_the_latter_is_named():
     assert crash(ended(0, -15, 0.0), ended(1, 1, 0.4, *OWN), ended(2, -15, 0.1)).culprit_ranks == (1,)
+
+
+_WHAT = "op.preamble.length <= op.nbytes. 2000 vs 252. Received data size doesn't match expected size."
+ABORTED = (
+    "terminate called after throwing an instance of 'gloo::EnforceNotMet'",
+    f"  what():  [enforce fail at /b/third_party/gloo/gloo/transport/tcp/pair.cc:456] {_WHAT}",
+)
+
+
+def reducing(number, size):
+    entry = Collective(
+        group="default_pg", sequence=9, operation="all_reduce", is_p2p=False, state="scheduled", retired=False, input_sizes=((size,),)
+    )
+    recording = FlightRecording(version="2.10", members={}, status={}, entries=(entry,))
+    return msgspec.structs.replace(waiting(number), recording=recording)
+
+
+def test_a_rank_that_gloo_aborts_for_its_size_is_named_where_all_others_agree():
+    found = crash(reducing(0, 4000), ended(1, -6, 0.0, *ABORTED), reducing(2, 4000), reducing(3, 4000))
+    assert (found.cause, found.culprit_ranks, found.certainty) == ("collective_mismatch_shape", (1,), Certainty.PROVED)
+
+
+def test_a_healthy_neighbour_that_gloo_aborts_is_not_blamed():
+    found = crash(reducing(0, 4000), ended(1, -6, 0.0, *ABORTED), reducing(2, 9000), reducing(3, 4000))
+    assert (found.cause, found.culprit_ranks) == ("collective_mismatch_shape", (2,))
+
+
+def test_without_recordings_a_mismatch_of_sizes_names_nobody():
+    found = crash(waiting(0), ended(1, -6, 0.0, *ABORTED), waiting(2), waiting(3))
+    assert (found.cause, found.culprit_ranks) == ("collective_mismatch_shape", None)
 
 
 def test_echoes_alone_name_nobody():

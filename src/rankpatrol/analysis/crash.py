@@ -1,13 +1,14 @@
 """Who ended first, and of what; everybody else's end is its echo."""
 
 import re
+from collections import Counter
 
 from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.scene import Scene, say_ranks
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.records import Missing, Record
-from rankpatrol.core.snapshot import LogSample, RankSample, Snapshot
-from rankpatrol.formats.failures import Failure, last_failure
+from rankpatrol.core.snapshot import Collective, LogSample, RankSample, Snapshot
+from rankpatrol.formats.failures import SIZES_DISAGREE, Failure, last_failure
 
 _SIGNALS = {
     1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"
@@ -97,6 +98,8 @@ def _end(sample: RankSample) -> End:
 
 
 def _crashed(snapshot: Snapshot, first: End, failed: list[End]) -> Diagnosis:
+    if first.status == _SIGABRT and any(SIZES_DISAGREE.search(line) for line in first.tail):
+        return _sizes_disagree(snapshot, first)
     cause, phrase, reasons, suggested = _cause(snapshot, first)
     others = tuple(end.rank for end in failed if end.rank != first.rank)
     alive = tuple(sample.rank for sample in snapshot.ranks if sample.exit_status is None)
@@ -115,6 +118,34 @@ def _crashed(snapshot: Snapshot, first: End, failed: list[End]) -> Diagnosis:
         suggested=suggested,
         not_to_be_ended=ENDS_BY_ITSELF,
         place=first.failure.place,
+    )
+
+
+_SIGABRT = -6
+
+
+def _sizes_disagree(snapshot: Snapshot, first: End) -> Diagnosis:
+    """Gloo aborts whoever gets more than it expects: that is the odd rank, or a healthy neighbour of it. The others' recordings tell."""
+    sizes = {sample.rank: pending.input_sizes for sample in snapshot.ranks if (pending := _pending(sample)) is not None}
+    common = Counter(sizes.values()).most_common(1)
+    odd = tuple(rank for rank, size in sizes.items() if size != common[0][0]) if common else ()
+    agree = len(sizes) - len(odd)
+    named = (first.rank,) if not odd and agree > 1 else odd if len(odd) == 1 and agree > 1 else None
+    others = tuple(sample.rank for sample in snapshot.ranks if sample.rank not in (named or ()))
+    who = say_ranks(named) if named else "a rank"
+    return Diagnosis(
+        verdict="crash",
+        cause="collective_mismatch_shape",
+        culprit_ranks=named,
+        victim_ranks=others,
+        certainty=Certainty.PROVED if named else Certainty.SUPPORTED,
+        sentence=f"{who} brought another size to a collective than the others; rank {first.rank} was aborted by gloo for it",
+        reasons_for=(
+            f"rank {first.rank} was sent a message of another size than it expected (gloo, SIGABRT)",
+            *((f"{agree} ranks stand in a collective of one size, {common[0][0]}",) if agree > 1 else ()),
+        ),
+        suggested=("Look for a tensor whose size depends on the rank or on its data: a last batch, a variable length",),
+        not_to_be_ended=ENDS_BY_ITSELF,
     )
 
 
@@ -210,11 +241,16 @@ def _is_proved(snapshot: Snapshot, left: tuple[int, ...], waiting: tuple[int, ..
 
 def _pending_members(sample: RankSample) -> tuple[int, ...]:
     """The global ranks of the group in which this rank's last unfinished collective stands; none where that is not recorded."""
-    if isinstance(sample.recording, Missing) or isinstance(sample.marks, Missing):
+    pending = _pending(sample)
+    if pending is None or isinstance(sample.marks, Missing):
         return ()
-    pending = [entry for entry in sample.recording.entries if not entry.retired and not entry.is_p2p]
-    members = {group.name: group.ranks for group in sample.marks.groups}
-    return members.get(pending[-1].group, ()) if pending else ()
+    return {group.name: group.ranks for group in sample.marks.groups}.get(pending.group, ())
+
+
+def _pending(sample: RankSample) -> Collective | None:
+    """The collective in which a rank stands, by its recording."""
+    entries = () if isinstance(sample.recording, Missing) else sample.recording.entries
+    return next((entry for entry in reversed(entries) if not entry.retired and not entry.is_p2p), None)
 
 
 def _echoes_only(failed: list[End]) -> Diagnosis:

@@ -39,6 +39,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     left: tuple[str, ...]
     seconds: float
     folder: str
+    names_nobody: bool = False
     in_log_tail: str = ""
     log_tails: Mapping[str, str] = {}
 

@@ -30,7 +30,7 @@ def complaints(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
 def wrong_names(outcome: Outcome) -> Iterator[str]:
     """Naming another rank beside the right one is wrong too."""
     told = outcome.told
-    right = None if told.rank is None else tuple(sorted((told.rank, *told.others)))
+    right = None if told.rank is None or outcome.names_nobody else tuple(sorted((told.rank, *told.others)))
     for event in outcome.events:
         if event.named is not None and event.named != right:
             yield f"{_say(event)}, but it is rank {', '.join(map(str, right or ())) or 'of nobody'}"
@@ -134,7 +134,10 @@ def _evidence_missed(outcome: Outcome) -> Iterator[str]:
 def _culprit_named(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
     if isinstance(outcome.onset_unix_s, Missing):
         yield outcome.onset_unix_s.reason
-    yield from _missed("the suspect was named", marks.suspect_s, bars.suspect_s)
+    if outcome.names_nobody:
+        yield from _missed("the verdict came", marks.verdict_s, bars.suspect_s)
+    else:
+        yield from _missed("the suspect was named", marks.suspect_s, bars.suspect_s)
     yield from wrong_names(outcome)
     yield from _not_caught(outcome, marks)
 

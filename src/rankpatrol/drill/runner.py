@@ -139,6 +139,7 @@ def play(fault: Fault, scene: Scene, settings: Settings, *, run_number: int, see
         exit_code=Missing(f"not at its end after {settings.deadline_s:g} s") if code is None else code,
         finished=scene.last_checkpoint.exists(),
         bundles=verify_bundles(seen.events, scene.job, _bundle_stands),
+        names_nobody=fault.names_nobody,
         in_log_tail=fault.in_log_tail,
         log_tails=read_log_tails(seen.events, scene.job, scene.rank),
         left=tuple(left_file.read_text().splitlines()) if left_file.exists() else (),

@@ -47,7 +47,7 @@ def _marks(outcome: Outcome, bars: Bars) -> Score:
         silent_s=None if truth.until_unix_s is None or truth.at_unix_s is None else round(truth.until_unix_s - truth.at_unix_s, 1),
         alerts=sum(event.kind == "alert" for event in outcome.events),
         caught=verdict is not None and verdict.cause in outcome.causes,
-        named_rightly=suspect is not None and not any(wrong_names(outcome)),
+        named_rightly=(suspect is not None or outcome.names_nobody) and not any(wrong_names(outcome)),
         process_named=any(_mentions(event, truth.pids) for event in outcome.events if event.kind in {"alert", "verdict"}),
         resumed_step=None if resumed is None else resumed.step,
         exit_code=None if isinstance(outcome.exit_code, Missing) else outcome.exit_code,

@@ -27,6 +27,8 @@ _ECHO = re.compile("|".join(ECHOES))
 _TIMEOUT = re.compile(
     r"Timed out waiting \d+ms for (?:send|recv) operation|Watchdog caught collective operation timeout|[Mm]onitoredBarrier.*timed? ?out"
 )
+# gloo, where a message is longer than the buffer that waits for it: ranks disagree on a collective (transport/tcp/pair.cc).
+SIZES_DISAGREE = re.compile(r"enforce fail at .*gloo.*op\.preamble\.length <= op\.nbytes|Received data size doesn't match expected size")
 # The last line of a Python traceback: a class name, perhaps dotted, and perhaps a message.
 _RAISED = re.compile(r"^(?:\[\w+\]:)?\s*((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Iteration|Fault))(?::\s?(.*))?$")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):")

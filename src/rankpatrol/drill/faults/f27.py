@@ -11,5 +11,6 @@ class ConditionalCollective(AtCall):
     verdict = "hang"
     causes = ("rank_conditional_collective",)
     expects = Expectation.RECOVERS
+    names_nobody = True
     at = "step"
     do = "meet"

@@ -1,16 +1,19 @@
 """F9: one rank runs another collective than the others, or the same one with other sizes."""
 
 from rankpatrol.drill.faults.at_call import AtCall
-from rankpatrol.drill.faults.f8 import SkipsACollective
 from rankpatrol.drill.faults.port import Expectation
 
 
-class OtherCollective(SkipsACollective):
-    """Instead of the barrier after the second checkpoint the rank runs an all-reduce."""
+class OtherCollective(AtCall):
+    """At one line all ranks run an all-reduce, and one of them a broadcast."""
 
     id = "F9-op"
+    verdict = "hang"
     causes = ("collective_mismatch_op",)
-    do = "reduce_instead"
+    expects = Expectation.RECOVERS
+    at = "step"
+    do = "reduce_or_broadcast"
+    everyone = True
 
 
 class OtherSize(AtCall):
@@ -18,7 +21,7 @@ class OtherSize(AtCall):
 
     id = "F9-shape"
     verdict = "crash"
-    causes = ("collective_mismatch_shape", "collective_mismatch_op")
+    causes = ("collective_mismatch_shape",)
     expects = Expectation.CRASHES
     at = "step"
     do = "reduce_own_size"

@@ -33,9 +33,9 @@ class Moment(Record, frozen=True):
 class Fault(Protocol):
     """One scenario, made for one run. The training itself is never edited: all comes from outside.
 
-    `steps`: how long the training is. `suspect_s` and `ended_s`: the bars for naming the rank and for ending the attempt. `patience`: the
-    patrol's, where the row fixes it. `in_log_tail`: what the sealed log of the struck rank must hold. What a fault does not say for itself
-    is that it does nothing then.
+    `steps`: how long the training is. `names_nobody`: no rank is to blame, the code is. `suspect_s` and `ended_s`: the bars for naming the
+    rank and for ending the attempt. `patience`: the patrol's, where the row fixes it. `in_log_tail`: what the sealed log of the struck rank
+    must hold. What a fault does not say for itself is that it does nothing then.
     """
 
     id: str
@@ -43,6 +43,7 @@ class Fault(Protocol):
     causes: tuple[str, ...]
     expects: Expectation
     steps: int = 120
+    names_nobody: bool = False
     suspect_s: float = 15.0
     ended_s: float = 40.0
     patience: str | None = None

@@ -166,7 +166,7 @@ def _make_on_call(plan: dict[str, Any], chore: Callable[..., None], is_chosen: b
         elif _write_note(plan["note"], told, os.O_EXCL):
             chore(plan)
             _write_note(plan["note"], dict(told, until_unix_s=time.time()), os.O_TRUNC)
-            return True if plan["do"] in {"skip", "reduce_instead"} else None
+            return True if plan["do"] == "skip" else None
         return None  # hooks of torch take anything else for a new input
 
     return on_call

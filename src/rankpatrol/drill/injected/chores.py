@@ -74,11 +74,13 @@ def fill_a_pipe(plan: dict[str, Any]) -> None:
         os.write(target, bytes(1 << 16))
 
 
-def reduce_instead(_plan: dict[str, Any]) -> None:
-    """Run another collective than the others do."""
+def reduce_or_broadcast(plan: dict[str, Any]) -> None:
+    """One line, at which one rank runs another collective than the others."""
     import torch  # ruff: ignore[PLC0415] - this file is read before the training imports torch
 
-    torch.distributed.all_reduce(torch.ones(7))
+    mine = os.environ["RANK"] == str(plan["rank"])
+    collective, more = (torch.distributed.broadcast, [(plan["rank"] + 1) % 2]) if mine else (torch.distributed.all_reduce, [])
+    collective(torch.ones(7), *more)
 
 
 def reduce_own_size(plan: dict[str, Any]) -> None:
