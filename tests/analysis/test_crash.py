@@ -8,7 +8,7 @@ from rankpatrol.analysis.crash import diagnose_crash
 from rankpatrol.analysis.diagnose import diagnose
 from rankpatrol.core.diagnosis import Certainty
 from rankpatrol.core.records import Missing
-from rankpatrol.core.snapshot import Collective, FlightRecording, KernelKills, LogSample, SystemCall
+from rankpatrol.core.snapshot import Collective, FlightRecording, IoCounters, KernelKills, LogSample, SystemCall
 
 TORCH = "/env/lib/python3.11/site-packages/torch"
 BACKWARD = (("_engine_run_backward", f"{TORCH}/autograd/graph.py", 979), ("main", "/home/u/train.py", 60))
@@ -143,6 +143,34 @@ def test_a_rank_that_left_early_is_the_cause_of_its_peers_broken_connections():
 
 def test_a_last_save_after_the_others_left_is_no_crash():
     assert crash(saving(0), ended(1, 0, 0.0), ended(2, 0, 0.1)) is None
+
+
+def lingering(number, ticks=0):
+    sleep = SystemCall("clock_nanosleep", (0, 0, 0, 0))
+    process = scenes.process(100 + number, call=sleep, ticks=ticks)
+    return scenes.rank(number, process, scenes.stack(100 + number, ("_exit_function", "/home/u/train.py", 99)))
+
+
+def test_a_rank_that_does_not_go_after_the_others_ended_well_is_a_teardown_that_hangs():
+    scene = scenes.snapshot(ended(0, 0, 0.0), lingering(1), ended(2, 0, 0.1))
+    found = diagnose((scene, scene))
+    assert (found.verdict, found.cause, found.culprit_ranks, found.phase) == ("hang", "teardown_deadlock", (1,), "teardown")
+    assert found.certainty is Certainty.SUPPORTED
+
+
+def test_a_rank_that_still_saves_after_the_others_ended_well_is_left_alone():
+    def at(written):
+        io = IoCounters(0, written, 0, written)
+        last = saving(1)
+        return scenes.snapshot(ended(0, 0, 0.0), msgspec.structs.replace(last, process=msgspec.structs.replace(last.process, io=io)))
+
+    found = diagnose((at(0), at(1 << 24)))
+    assert (found.verdict, found.culprit_ranks, found.awaited_ranks) == ("benign_wait", None, (1,))
+
+
+def test_nothing_known_of_a_rank_that_is_left_accuses_nobody():
+    unknown = scenes.rank(1, Missing("the kernel hides it"), Missing("no"))
+    assert diagnose((scenes.snapshot(ended(0, 0, 0.0), unknown),)).culprit_ranks is None
 
 
 def test_ranks_that_all_ended_well_are_no_crash():

@@ -100,15 +100,19 @@ def _since(history: tuple[Failure, ...], now_unix_s: float, window_s: float) -> 
 
 def _after_the_last_step(now: Failure, _history: tuple[Failure, ...], _budget: Budget) -> Diagnosis | None:
     """What hangs while its groups are taken down has done its work: another attempt would do it again, and hang again."""
-    if now.diagnosis.verdict != "hang" or now.phase != "teardown":
-        return None
     found = now.diagnosis
+    taken_down = now.phase == "teardown"
+    if found.verdict != "hang" or not (taken_down or found.cause == "teardown_deadlock"):
+        return None
     return replace(
         found,
         verdict="zombie_job",
         cause="teardown_deadlock",
         sentence=f"the training is over but does not end: {found.sentence}; it is not started again",
-        reasons_for=("every rank's probe says that the process groups are being taken down", *found.reasons_for),
+        reasons_for=(
+            *(("every rank's probe says that the process groups are being taken down",) if taken_down else ()),
+            *found.reasons_for,
+        ),
         suggested=("Check that the last checkpoint is whole before you start anything again", *found.suggested),
     )
 

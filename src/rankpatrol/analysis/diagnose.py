@@ -8,6 +8,7 @@ from rankpatrol.analysis.crash import diagnose_crash
 from rankpatrol.analysis.desync import diagnose_desync, recorded_reason
 from rankpatrol.analysis.frames import say_frame
 from rankpatrol.analysis.kinds import WaitKind
+from rankpatrol.analysis.left_behind import diagnose_left_behind
 from rankpatrol.analysis.scene import Cause, Scene, say_ranks
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.records import Missing
@@ -27,8 +28,10 @@ def diagnose(history: tuple[Snapshot, ...]) -> Diagnosis:
 def diagnose_scene(scene: Scene, registry: Registry, untie: Callable[[Scene], Diagnosis | None]) -> Diagnosis:
     """The same for a scene that is put together; `untie` is asked where all ranks wait for each other."""
     if gone := tuple(rank for rank, sample in scene.samples.items() if sample.exit_status is not None):
-        return diagnose_crash(scene.now) or _undetermined(
-            scene, f"{say_ranks(gone)} has ended, so who waits for whom cannot be told from what is left"
+        return (
+            diagnose_crash(scene.now)
+            or diagnose_left_behind(scene, lambda rank: explain_rank(scene, rank, registry))
+            or _undetermined(scene, f"{say_ranks(gone)} has ended, so who waits for whom cannot be told from what is left")
         )
     if len(scene.samples) < scene.now.world_size:
         return _undetermined(scene, f"only {len(scene.samples)} of {scene.now.world_size} ranks can be seen")

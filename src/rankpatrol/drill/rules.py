@@ -14,6 +14,7 @@ def complaints(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
         Expectation.RECOVERS: _recovers,
         Expectation.NAMED: _named,
         Expectation.CRASHES: _crashes,
+        Expectation.NOT_AGAIN: _not_again,
         Expectation.LOOPS: _loops,
         Expectation.TIMES_OUT: _times_out,
         Expectation.LAUNCHER_LOST: _launcher_lost,
@@ -121,6 +122,16 @@ def _launcher_lost(outcome: Outcome, _marks: Score, _bars: Bars) -> Iterator[str
     yield from (f"nothing hung, yet: {_say(event)}" for event in outcome.events if _calls(event, "hang") or event.kind == "action")
     if outcome.exit_code == 0:
         yield "the launcher was killed, yet the exit code is 0"
+
+
+def _not_again(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
+    yield from _culprit_named(outcome, marks, bars)
+    if not any(event.kind == "action" and event.what == "end_job" for event in outcome.events):
+        yield "the job was not ended"
+    if len({event.attempt for event in outcome.events if event.kind == "attempt_started"}) != 1:
+        yield "the training was over, and was started again"
+    if not outcome.finished:
+        yield "the last checkpoint is not there"
 
 
 def _evidence_missed(outcome: Outcome) -> Iterator[str]:

@@ -19,6 +19,7 @@ _KINDS = {
     Expectation.TIMES_OUT: "time-out",
     Expectation.LOOPS: "loop",
     Expectation.LAUNCHER_LOST: "launcher",
+    Expectation.NOT_AGAIN: "zombie",
     Expectation.SILENT: "silence",
     Expectation.ENDS_WELL: "healthy",
     Expectation.RELEASES: "orphans",

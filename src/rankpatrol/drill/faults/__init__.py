@@ -33,6 +33,7 @@ _PLACES = {
     "F22-launcher": "f22_launcher:LauncherKilled",
     "F23": "f23:OrphansBesideAStranger",
     "F25": "f25:FailsEachTime",
+    "F26": "f26:NeverGoes",
     "F27": "f27:ConditionalCollective",
     "N1": "n1:SlowFirstStep",
     "N2": "n2:SilentEvaluation",

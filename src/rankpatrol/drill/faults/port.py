@@ -16,6 +16,7 @@ class Expectation(StrEnum):
     LOOPS = "the third failure of one kind in a row stops the job, and says so"
     TIMES_OUT = "a group's own time-out ends the attempt: the evidence is sealed before it, and its victims are not blamed"
     LAUNCHER_LOST = "every process of the job is gone within 5 s of its launcher, and nobody else's is touched"
+    NOT_AGAIN = "the job is over but does not end: it is ended, its evidence sealed before, and not started again"
     SILENT = "a long silence is no hang: nothing is done, alerts close by themselves, and the training finishes"
     ENDS_WELL = "nothing is called a hang, nothing is done, and the training finishes"
     RELEASES = "what a dead rank left behind is proved and released, a stranger hears nothing, and the training finishes"
