@@ -61,19 +61,21 @@ def test_a_rank_in_a_process_group_is_preferred_to_a_wrapper_in_python():
 
 
 def test_under_srun_a_torchruns_own_rank_variable_wins():
-    srun = {"SLURM_JOB_ID": "812", "SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}
-    launcher = process(10, 1, srun, name="torchrun", command=("torchrun",))
+    srun = {"SLURM_JOB_ID": "812", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}
+    launcher = process(10, 1, srun, name="torchrun", command=("/opt/conda/bin/python", "/opt/conda/bin/torchrun", "train.py"))
     ranks = [rank(number, 20 + number, environment=srun) for number in range(4)]
     (job,) = survey([launcher, *ranks]).jobs
-    assert (len(job.ranks), job.name, {each.told_by for each in job.ranks}) == (4, "812", {"RANK"})
+    assert (len(job.ranks), job.name, {each.told_by for each in job.ranks}) == (4, "812", {"torchrun"})
+    assert [each.process.pid for each in job.ranks] == [20, 21, 22, 23]
+    assert job.launcher.pid == 10
 
 
 @pytest.mark.parametrize(
     ("variables", "told_by"),
     [
-        ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}, "OMPI_COMM_WORLD_RANK"),
-        ({"PMI_RANK": "3", "PMI_SIZE": "8"}, "PMI_RANK"),
-        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_LOCALID": "3"}, "SLURM_PROCID"),
+        ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}, "Open MPI"),
+        ({"PMI_RANK": "3", "PMI_SIZE": "8"}, "PMI"),
+        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_LOCALID": "3", "SLURM_STEP_ID": "0"}, "Slurm"),
     ],
 )
 def test_other_launchers_number_their_ranks_too(variables, told_by):

@@ -7,7 +7,7 @@ from pathlib import Path
 from rankpatrol.agent.attachment import Attachment
 from rankpatrol.collect.candidates import candidates, parents
 from rankpatrol.core.records import Record
-from rankpatrol.discover.jobs import VARIABLES, matching, survey
+from rankpatrol.discover.jobs import NAMES, VARIABLES, matching, survey
 from rankpatrol.discover.records import FoundJob, Survey
 from rankpatrol.launch.agent_keeper import AgentKeeper, agent_command
 from rankpatrol.launch.rundir import JobSpec
@@ -82,6 +82,6 @@ class Watching:
 
 def look_around(wanted: Wanted) -> tuple[tuple[FoundJob, ...], Survey]:
     """The wanted jobs of this node as it is now, and all that was found."""
-    seen = list(candidates(VARIABLES))
+    seen = list(candidates(VARIABLES, NAMES))
     found = survey(seen)
     return matching(found, pid=wanted.pid, job=wanted.job, above=parents(seen)), found

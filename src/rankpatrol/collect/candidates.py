@@ -5,17 +5,17 @@ from collections.abc import Collection, Iterator
 
 from rankpatrol.collect.procfs import ProcessDirectory, opened
 from rankpatrol.core.records import Missing, ProcessId
-from rankpatrol.discover.jobs import LAUNCHER_NAMES
 from rankpatrol.discover.records import Candidate
 from rankpatrol.system.process import boot_id, stat_fields
 
 _MOST_ENVIRON_BYTES = 1 << 18
-_OF_INTEREST = ("python", "pt_", *LAUNCHER_NAMES)
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD, linux/sched.h
 
 
-def candidates(variables: Collection[str]) -> Iterator[Candidate]:
+def candidates(variables: Collection[str], names: tuple[str, ...]) -> Iterator[Candidate]:
     """All processes but kernel threads and zombies, each with those of its variables that are asked for.
+
+    More is read of those alone that have any of them, or whose name begins with one of `names`.
 
     Environment and command line lie in the process's own memory: they are not read of one in D state, where the reader could hang too.
     """
@@ -23,7 +23,7 @@ def candidates(variables: Collection[str]) -> Iterator[Candidate]:
     for name in os.listdir("/proc"):  # ruff: ignore[PTH208] - thousands of names
         if name.isdigit():
             with opened(int(name)) as process:
-                if not isinstance(process, Missing) and (found := _candidate(process, wanted)) is not None:
+                if not isinstance(process, Missing) and (found := _candidate(process, wanted, names)) is not None:
                     yield found
 
 
@@ -32,7 +32,7 @@ def parents(found: Collection[Candidate]) -> dict[int, int]:
     return {each.id.pid: each.parent_pid for each in found}
 
 
-def _candidate(process: ProcessDirectory, wanted: Collection[bytes]) -> Candidate | None:
+def _candidate(process: ProcessDirectory, wanted: Collection[bytes], names: tuple[str, ...]) -> Candidate | None:
     stat = process.read("stat")
     if isinstance(stat, Missing):
         return None
@@ -43,7 +43,7 @@ def _candidate(process: ProcessDirectory, wanted: Collection[bytes]) -> Candidat
     name = text[text.index("(") + 1 : text.rindex(")")]
     environment = _environment(process, fields[0], wanted)
     # Most processes of a node are none of ours: of those nothing more is read.
-    may_be = bool(environment) or name.startswith(_OF_INTEREST)
+    may_be = bool(environment) or name.startswith(names)
     return Candidate(
         id=ProcessId(boot_id(), process.pid, int(fields[19])),
         parent_pid=int(fields[1]),

@@ -2,36 +2,15 @@
 
 from collections.abc import Iterable, Mapping
 
-from rankpatrol.core.records import Missing, ProcessId, Record
+from rankpatrol.core.records import Missing, ProcessId
 from rankpatrol.discover.records import Candidate, FoundJob, FoundRank, Survey, Unnumbered
+from rankpatrol.launch.shim.placing import LAUNCHERS, TORCHRUN, place_of
 
-
-class Numbering(Record, frozen=True, kw_only=True):
-    """The variables in which one family of launchers tells a process its place."""
-
-    told_by: str
-    rank: str
-    world_size: str
-    local_rank: str
-
-
-# The first that is complete counts: under srun each torchrun has SLURM_PROCID, which numbers nodes, and its ranks have RANK besides.
-NUMBERINGS = (
-    Numbering(told_by="RANK", rank="RANK", world_size="WORLD_SIZE", local_rank="LOCAL_RANK"),
-    Numbering(
-        told_by="OMPI_COMM_WORLD_RANK",
-        rank="OMPI_COMM_WORLD_RANK",
-        world_size="OMPI_COMM_WORLD_SIZE",
-        local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
-    ),
-    Numbering(told_by="PMI_RANK", rank="PMI_RANK", world_size="PMI_SIZE", local_rank="MPI_LOCALRANKID"),
-    Numbering(told_by="SLURM_PROCID", rank="SLURM_PROCID", world_size="SLURM_NTASKS", local_rank="SLURM_LOCALID"),
-)
 # What names a job, where a launcher does: torchrun writes the word "none" where it was given no --rdzv-id.
 JOB_VARIABLES = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "KUBEFLOW_TRAINJOB_NAME", "PBS_JOBID", "LSB_JOBID")
 OTHER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANKPATROL_RUN_DIR")
 VARIABLES = frozenset({
-    *(name for each in NUMBERINGS for name in (each.rank, each.world_size, each.local_rank)),
+    *(name for each in LAUNCHERS for name in (each.rank, each.local_rank, *each.world_size, *each.only_with)),
     *JOB_VARIABLES,
     *OTHER_VARIABLES,
 })  # fmt: skip
@@ -50,6 +29,7 @@ LAUNCHER_NAMES = (
     "slurmstepd",
     "pt_elastic",
 )
+NAMES = ("python", "pt_", *LAUNCHER_NAMES)
 LAUNCHER_MODULES = frozenset(
     {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.launch"}
 )
@@ -59,10 +39,11 @@ _OURS = ("python-shim", "rankpatrol/launch/shim", "rankpatrol.agent")
 def survey(candidates: Iterable[Candidate]) -> Survey:
     """The jobs among these processes, and the processes that belong to one but cannot be numbered."""
     seen = {candidate.id.pid: candidate for candidate in candidates}
+    launchers = _above_torchruns_ranks(seen)
     placed: dict[tuple[str, int], list[tuple[Candidate, FoundRank]]] = {}
     unnumbered: list[Unnumbered] = []
     for candidate in seen.values():
-        if candidate.name in LOADER_NAMES or _is_ours(candidate):
+        if candidate.name in LOADER_NAMES or _is_ours(candidate) or candidate.id.pid in launchers:
             continue
         rank = numbered(candidate)
         if rank is not None and _is_python(candidate):
@@ -75,22 +56,41 @@ def survey(candidates: Iterable[Candidate]) -> Survey:
     return Survey(jobs=tuple(_job(key, members, seen) for key, members in jobs.items()), unnumbered=tuple(unnumbered))
 
 
+def _above_torchruns_ranks(seen: Mapping[int, Candidate]) -> frozenset[int]:
+    """Under srun each torchrun is a numbered task of Slurm's, and only its children are ranks."""
+    parents = {pid: candidate.parent_pid for pid, candidate in seen.items()}
+    found: set[int] = set()
+    for pid, candidate in seen.items():
+        if _told_by_torchrun(candidate):
+            found.update(above for above in _line(parents[pid], parents) if above in seen and not _told_by_torchrun(seen[above]))
+    return frozenset(found)
+
+
+def _told_by_torchrun(candidate: Candidate) -> bool:
+    return not isinstance(candidate.environment, Missing) and place_of(candidate.environment, (TORCHRUN,)) is not None
+
+
 def numbered(candidate: Candidate) -> FoundRank | None:
     """The place that a launcher gave this process, or None where its environment does not say."""
     if isinstance(candidate.environment, Missing):
         return None
-    for numbering in NUMBERINGS:
-        values = [candidate.environment.get(name, "") for name in (numbering.rank, numbering.world_size, numbering.local_rank)]
-        if values[0].isdecimal() and values[1].isdecimal() and int(values[0]) < int(values[1]):
-            return FoundRank(
-                rank=int(values[0]),
-                local_rank=int(values[2]) if values[2].isdecimal() else int(values[0]),
-                world_size=int(values[1]),
-                process=candidate.id,
-                told_by=numbering.told_by,
-                log_path=candidate.log_path,
-            )
-    return None
+    place = place_of(candidate.environment)
+    if place is None or place.rank >= place.world_size or not _tells_size(candidate.environment, place.said_by):
+        return None
+    return FoundRank(
+        rank=place.rank,
+        local_rank=place.local_rank,
+        world_size=place.world_size,
+        process=candidate.id,
+        told_by=place.said_by,
+        log_path=candidate.log_path,
+    )
+
+
+def _tells_size(environment: Mapping[str, str], launcher: str) -> bool:
+    """A RANK alone may be anything: a user's own variable, a shell's."""
+    names = (name for each in LAUNCHERS if each.launcher == launcher for name in each.world_size)
+    return any(environment.get(name) for name in names)
 
 
 def matching(found: Survey, *, pid: int | None, job: str | None, above: Mapping[int, int]) -> tuple[FoundJob, ...]:
@@ -147,7 +147,7 @@ def _launcher_pid(candidate: Candidate, seen: Mapping[int, Candidate]) -> int:
     """The nearest process above that has no number of its own; init where there is none."""
     pid = candidate.parent_pid
     while pid > 1 and (parent := seen.get(pid)) is not None:
-        if numbered(parent) is None and not _is_ours(parent):
+        if not _is_ours(parent) and (numbered(parent) is None or (_told_by_torchrun(candidate) and not _told_by_torchrun(parent))):
             return pid
         pid = parent.parent_pid
     return pid
