@@ -96,7 +96,7 @@ def follow(
             if event.kind == "progress" and event.step is not None:
                 steps.note(event.step, event.at_unix_s)
             if event.kind in _HEAL_AT:
-                resume_step = scene.newest_checkpoint_step() if resume_step is None else resume_step
+                resume_step = fault.resume_step(scene) if resume_step is None else resume_step
                 fault.heal(scene)
             if tell is not None and tell(event):
                 over = True

@@ -25,6 +25,8 @@ _PLACES = {
     "F10": "f10:OppositeOrder",
     "F11": "f11:Stopped",
     "F13": "f13:Spins",
+    "F21-truncated": "f21:CheckpointTruncated",
+    "F21-flipped": "f21:CheckpointFlipped",
     "F22-signal": "f22:KilledAtSignal",
     "F22-alert": "f22:KilledAtAlert",
     "F22-verdict": "f22:KilledAtVerdict",

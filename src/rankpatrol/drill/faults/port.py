@@ -57,6 +57,10 @@ class Fault(Protocol):
     def strike(self, scene: Scene, moment: Moment) -> None:
         """Called several times a second: does, or notes, what its moment has come for. Idempotent, never blocks."""
 
+    def resume_step(self, scene: Scene) -> int:
+        """From which step the next attempt must go on."""
+        return scene.newest_checkpoint_step()
+
     def heal(self, scene: Scene) -> None:
         """Called when the attempt is acted upon or over: what the next attempt meets is in order again. Idempotent."""
 
