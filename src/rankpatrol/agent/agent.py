@@ -139,6 +139,8 @@ class Agent:
             return
         if before is not None and seen.number != before.number and before.number not in self._teller.ended:
             self._end_attempt(read_attempt(self._run_dir, before.number))
+        if before is not None and seen.number != before.number:
+            self._recovery.set_bad_checkpoints_aside(seen.number)
         self._fix_resume_point(seen.number)
         if before is None or seen.number != before.number:
             self._eyes.begin(seen)

@@ -10,12 +10,14 @@ from rankpatrol.agent.eyes import Eyes
 from rankpatrol.agent.lemon_watch import LemonWatch
 from rankpatrol.agent.looking import look_closely
 from rankpatrol.agent.sealing import Sealer
+from rankpatrol.agent.setting_aside import SettingAside
 from rankpatrol.agent.switches import Switches
 from rankpatrol.agent.teller import Teller
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.durations import say_duration
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.evidence.bundle import reopen
+from rankpatrol.evidence.host import within
 from rankpatrol.evidence.shelf import shelve
 from rankpatrol.incident.records import FINAL_VERDICTS, IncidentState
 from rankpatrol.launch.pauses import Pause
@@ -34,6 +36,8 @@ CARRY_S = 5.0
 SWITCH_S = 2.0
 _BETWEEN_LOOKS_S = 1.0
 _LEDGER = "checkpoints.json"
+# A few renames; a file system that does not answer is left alone.
+ASIDE_S = 5.0
 
 
 class NotRecovered(PatrolError):
@@ -52,7 +56,14 @@ class Recovery:
         self.switches = Switches(run_dir)
         self.checkpoints = CheckpointWatch(spec.checkpoints, run_dir.path / _LEDGER, self._carry_ledger)
         self._sealer = Sealer(spec, run_dir, clock)
+        self._aside = SettingAside(spec, teller.journal, self.announce, clock.unix_s)
         self.lemons = LemonWatch(spec, lemon_path(), lambda problem: self.announce(problem, "plain"))
+
+    def set_bad_checkpoints_aside(self, attempt: int) -> None:
+        """Before the ranks of a new attempt choose: the last attempt is over, so nobody writes to them any more."""
+        if self._aside.wanted:
+            found = self.checkpoints.now(CHECK_S)
+            within({"aside": lambda: self._aside.put(attempt, found, unchanged_for_s=0.0)}, ASIDE_S)
 
     def _carry_ledger(self) -> None:
         """The ledger of checkpoints is kept on the local disk, and a copy beside the journal, for those who look after the job."""
