@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from rich.console import Console
 from rankpatrol.core.durations import parse_duration_s
 from rankpatrol.core.errors import PatrolError, UsageProblem
 from rankpatrol.core.records import Record
+from rankpatrol.drill.events import Event
 from rankpatrol.drill.faults import fault_ids, make
 from rankpatrol.drill.runner import Settings, play
 from rankpatrol.drill.scene import draw
@@ -55,9 +57,10 @@ class Draw(Record, frozen=True):
 @click.option("--patience", default="20s", show_default=True, help="The patrol's patience.")
 @click.option("--attached", is_flag=True, help="Start the training without rankpatrol, and watch it from outside.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for the scorecard and for what failed runs left.")
+@click.option("--watch", is_flag=True, help="Print what the patrol tells while a run goes on.")
 @click.option("--keep", is_flag=True, help="Keep the folders of runs that passed, too.")
 def main(  # ruff: ignore[PLR0913, PLR0917] - one parameter an option
-    ids: tuple[str, ...], runs: int, ranks: int, seed: str | None, patience: str, attached: bool, out: Path | None, keep: bool
+    ids: tuple[str, ...], runs: int, ranks: int, seed: str | None, patience: str, attached: bool, out: Path | None, watch: bool, keep: bool
 ) -> None:
     """Break real trainings on purpose, and score how the patrol does."""
     # A pipe would count as 80 columns, which cuts the scorecard's times.
@@ -76,7 +79,8 @@ def main(  # ruff: ignore[PLR0913, PLR0917] - one parameter an option
             if (fault_id, number) in known:
                 continue
             drawn = Draw(fault_id, number, f"{campaign.seed}:{fault_id}:{number}", ranks)
-            one = _run_one(drawn, Settings(patience=patience, attached=attached), out)
+            settings = Settings(patience=patience, attached=attached, tell=_teller(console) if watch else None)
+            one = _run_one(drawn, settings, out)
             scores.append(one)
             console.print(_line(one), markup=False)
             # After each run: a drill that is interrupted has still told what it saw.
@@ -87,6 +91,20 @@ def main(  # ruff: ignore[PLR0913, PLR0917] - one parameter an option
                 console.print(f"  kept: {one.folder}", markup=False)
     console.print(table(scores))
     sys.exit(0 if all(one.passed for one in scores) else 1)
+
+
+def _teller(console: Console) -> Callable[[Event], None]:
+    """Says each event with its seconds since the first of its run."""
+    began: list[float] = []
+
+    def tell(event: Event) -> None:
+        if event.kind == "job_started" or not began:
+            began[:] = [event.at_unix_s]
+        if event.kind not in {"progress", "signal", "phase"}:
+            words = event.sentence or event.what or event.how or ""
+            console.print(f"  {event.at_unix_s - began[0]:6.1f} s  {event.kind}  {words}", markup=False)
+
+    return tell
 
 
 def _begun(out: Path, wanted: Campaign) -> Campaign:

@@ -29,6 +29,8 @@ class Settings(Record, frozen=True, kw_only=True):
     patience: str = "20s"
     # The training runs by itself, and is watched from outside.
     attached: bool = False
+    # Is told every event as it comes.
+    tell: Callable[[Event], None] | None = None
     max_restarts: int = 4
     deadline_s: float = 240.0
 
@@ -119,7 +121,7 @@ def play(fault: Fault, scene: Scene, settings: Settings, *, run_number: int, see
             if settings.attached:
                 seen = _follow_attached(fault, scene, keeper, settings, until_mono_s)
             else:
-                seen = follow(fault, scene, keeper, until_mono_s=until_mono_s)
+                seen = follow(fault, scene, keeper, until_mono_s=until_mono_s, tell=settings.tell)
             code = 0 if settings.attached and keeper.poll() is None else keeper.poll()
     finally:
         fault.clear()
@@ -158,6 +160,8 @@ def _follow_attached(fault: Fault, scene: Scene, keeper: "subprocess.Popen[bytes
     with kept(command, environment({}), left_file=scene.truth.with_name("left_by_watch.txt"), output=scene.folder / "watch.txt"):
 
         def is_enough(event: Event) -> bool:
+            if settings.tell is not None:
+                settings.tell(event)
             return event.kind == "bundle_sealed" and fault.expects is Expectation.RECOVERS
 
         return follow(fault, scene, keeper, until_mono_s=until_mono_s, tell=is_enough)
