@@ -3,6 +3,7 @@
 import re
 
 from rankpatrol.core.records import Record
+from rankpatrol.formats.shell_answers import with_answers
 
 
 class ListedProcess(Record, frozen=True, kw_only=True):
@@ -18,7 +19,10 @@ class ListedProcess(Record, frozen=True, kw_only=True):
 
 
 class Listing(Record, frozen=True, kw_only=True):
-    """All that a text tells of processes and GPUs. `holders`: open GPU device files by the kernel's word; `named`: by the driver's."""
+    """All that a text tells of processes and GPUs.
+
+    `holders`: open GPU device files by the kernel's word; `named`: by the driver's, `unresolved` those to which it has no name.
+    """
 
     processes: dict[int, ListedProcess]
     holders: frozenset[int]
@@ -37,6 +41,7 @@ class Listing(Record, frozen=True, kw_only=True):
     memory_used: bool
     progress: bool
     nobody_named: bool
+    unresolved: frozenset[int] = frozenset()
 
 
 def _words(text: str) -> frozenset[str]:
@@ -61,11 +66,14 @@ _FUSER = re.compile(r"^\s*(?:fuser[^:]*|/dev/nvidia\S*):\s*([\d\s\w]*)$")
 _FUSER_ROW = re.compile(r"^\s*(?:/dev/nvidia\S*:)?\s*(\S+)\s+(\d+)\s+[Fferm.]{3,6}\s+(\S+)")
 _LSOF_ROW = re.compile(r"^(\S+)\s+(\d+)\s+(?:\d+\s+)?(\S+)\s+(?:\d+[rwu]?|mem)\s+CHR\s.*(/dev/nvidia\S*)")
 _APP_CSV = re.compile(r"^\s*(\d+),\s*(?:\S+,\s*)?(\d+)\s*MiB|^\s*(\d+),\s*[\w./ -]+,\s*\d+\s*MiB")
+_NO_NAME = re.compile(r"\[Not Found\]|\[Insufficient Permissions\]|\[N/A\]", re.IGNORECASE)
 _APPS_INLINE = re.compile(r"query-compute-apps\S*:?\s*(\d.*)$")
 _APP_TABLE = re.compile(r"^\|\s+\d+\s+(?:\S+\s+\S+\s+)?(\d+)\s+[CGM+]+\s+(.*?)\s+(\d+)\s*MiB\s*\|")
 _PMON = re.compile(r"^\s+\d+\s+(\d+)\s+[CGM]\s+(?:\d+|-)\s+(?:\d+|-)\s")
 _USED = re.compile(r"(\d+)\s*MiB\s*/\s*(\d+)\s*MiB")
-_UTIL = re.compile(r"\|\s+(\d{1,3})%\s+\S|\|\s*(\d{1,3})\s?%\s*\||utilization\S*\s*[:=]?\s*(\d{1,3})\s*%", re.IGNORECASE)
+_UTIL = re.compile(
+    r"\|\s+(\d{1,3})%\s+\S|\|\s*(\d{1,3})\s?%\s*\||utilization\S*\s*[:=]?\s*(\d{1,3})\s*%|\b\d+: (\d{1,3}) ?%", re.IGNORECASE
+)
 _JOB = re.compile(
     r"(?:SLURM_JOB_?ID[= ]|job[_=](?:id=)?|slurm-)(\d+)|(?:pod|kubepods\S*/pod)([0-9a-f][\w-]{6,})|docker[/-]([0-9a-f]{12})",
     re.IGNORECASE,
@@ -83,6 +91,7 @@ _GONE = re.compile(r"Invalid job id|COMPLETED|CANCELLED|FAILED|TIMEOUT")
 _NAMESPACE = re.compile(r"pid:\[(\d+)\]")
 _INITIAL_NAMESPACE = "4026531836"
 _CONTAINER = re.compile(
+    r"pid namespace of (?:its|their) own|(?:own|other|separate|different) pid namespace|"
     r"^\s*(?:in )?container\s*[:=]\s*(?:yes|true|1|docker|podman|kube\w*)|/\.dockerenv(?: exists)?$|docker exec|kubectl exec|container_id",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -100,10 +109,13 @@ _LONGEST = 2000
 def parse_processes(text: str) -> Listing:
     """Every process, GPU user and job that a text names. Never raises; an unknown line is skipped."""
     reader = _Reader()
-    for line in text.splitlines():
+    for line in with_answers(text):
         if len(line) <= _LONGEST:
             reader.line(line)
     return reader.done(text)
+
+
+_SETS = ("holders", "without", "named", "unresolved", "absent", "sessions", "unkilled")
 
 
 class _Reader:
@@ -112,7 +124,7 @@ class _Reader:
     def __init__(self) -> None:
         self.processes: dict[int, ListedProcess] = {}
         self.columns: list[str] | None = None
-        self.sets: dict[str, set[int]] = {name: set() for name in ("holders", "without", "named", "absent", "sessions", "unkilled")}
+        self.sets: dict[str, set[int]] = {name: set() for name in _SETS}
         self.jobs: dict[int, str] = {}
         self.live: set[str] | None = None
         self.ended: set[str] = set()
@@ -177,7 +189,9 @@ class _Reader:
             self.sets["named"].add(int(found[1]))
             return True
         if self.csv and (found := _APP_CSV.match(line)):
-            self.sets["named"].add(int(found[1] or found[3]))
+            pid = int(found[1] or found[3])
+            self.sets["named"].add(pid)
+            self.sets["unresolved"].update((pid,) if _NO_NAME.search(line) else ())
             return True
         return False
 
@@ -247,7 +261,7 @@ class _Reader:
         if _FAILED.search(line) and "squeue" in line:
             self.failed = True
         self.used = self.used or any(int(used) > _IDLE_MIB for used, _ in _USED.findall(line))
-        if "%" in line and ("|" in line or "util" in line.lower()):
+        if "%" in line and ("|" in line or "util" in line.lower() or "nvidia-smi" in line):
             self.busy += [float(next(word for word in found if word)) for found in _UTIL.findall(line)]
         if found := _KILLED.search(line):
             self.sets["unkilled"].update(int(word) for word in found.groups() if word)
@@ -267,6 +281,7 @@ class _Reader:
             users_without_jobs=frozenset(self.without_jobs),
             scheduler_failed=self.failed,
             namespaced=bool(spaces - {_INITIAL_NAMESPACE}) or _CONTAINER.search(text) is not None,
+            unresolved=frozenset(self.sets["unresolved"]),
             absent=frozenset(self.sets["absent"]),
             sessions=frozenset(self.sets["sessions"]),
             unkilled=frozenset(self.sets["unkilled"]),

@@ -102,6 +102,8 @@ def _one_place(scene: ToldScene, place: Place) -> Diagnosis | None:
     quiet = scene.measured.gpu_busy and scene.measured.power_w
     if len(scene.samples) < 2 or not (still or quiet):
         return None
+    if (missing := scene.not_seen_waiting()) is not None:
+        return _unseen(scene, place, missing, still)
     return Diagnosis(
         verdict="hang",
         cause="collective_started_everywhere",
@@ -110,6 +112,26 @@ def _one_place(scene: ToldScene, place: Place) -> Diagnosis | None:
         reasons_for=tuple(filter(None, (_crowd(scene), still))),
         reasons_against=("stacks do not show whether all of them are in the same call of that line",),
         suggested=("Look at the links and GPUs between these ranks; flight recorders show who has not started the collective",),
+    )
+
+
+def _unseen(scene: ToldScene, place: Place, missing: str, still: str | None) -> Diagnosis | None:
+    """Peers that wait, and ranks of which nothing is known: only a single process that could not be stopped tells something itself."""
+    odd = scene.cannot_be_stopped()
+    why = f"{say_ranks(scene.victims)} wait in {place.say()}, and {missing}"
+    return (
+        Diagnosis(
+            verdict="hang",
+            cause="unknown",
+            culprit_ranks=odd,
+            victim_ranks=scene.victims,
+            sentence=why,
+            reasons_for=tuple(filter(None, (_crowd(scene), still))),
+            reasons_against=("whoever is not shown may wait with them",),
+            suggested=("Look at the state of what is not shown (/proc/PID/status, wchan): stopped, in a file call, or gone",),
+        )
+        if still
+        else None
     )
 
 
@@ -140,7 +162,10 @@ def _several(scene: ToldScene, groups: Mapping[Place, list[int]]) -> Diagnosis:
     if side is not None:
         return _named(scene, groups, side, "rank_conditional_collective")
     ending = any(place.kind is WaitKind.TEARDOWN for place in groups)
-    mismatch = any(place.kind is WaitKind.COLLECTIVE for place in groups)
+    # Several ranks in one plain line wait for a call below it; one alone may as well do something else.
+    mismatch = any(place.kind is WaitKind.COLLECTIVE for place in groups) and all(
+        place.kind in _MEETINGS or len(ranks) > 1 for place, ranks in groups.items()
+    )
     return _unnamed(scene, groups, "teardown_deadlock" if ending else "collective_mismatch_op" if mismatch else "unknown")
 
 

@@ -55,9 +55,10 @@ _LINES_EACH = 12
 
 def _alias(listing: Listing) -> Diagnosis | None:
     """The driver counts processes in the host's namespace: in a container its pids are other processes, or nobody."""
-    if not listing.namespaced or not listing.named:
+    mistaken = [pid for pid in sorted(listing.named) if _is_somebody_else(listing, pid)]
+    if not (listing.namespaced or mistaken) or not listing.named:
         return None
-    strangers = [
+    strangers = mistaken or [
         pid
         for pid in sorted(listing.named)
         if pid in listing.without_device or pid in listing.absent or _is_service(listing.processes.get(pid))
@@ -72,10 +73,24 @@ def _alias(listing: Listing) -> Diagnosis | None:
         verdict="not_orphan",
         cause="pid_namespace_alias",
         certainty=Certainty.SUPPORTED,
-        sentence=f"pid {pid} of the driver's list {what}: the driver counts in the host's pid namespace, and this is a container",
-        reasons_for=(f"pid {pid} {what}", "the pid namespace is not the host's"),
+        sentence=f"pid {pid} of the driver's list {what}: the driver's pids are those of another pid namespace",
+        reasons_for=(f"pid {pid} {what}", "the pids of the driver's list are another namespace's"),
         suggested=("Signal nothing from within the container: ask on the host which process this pid is",),
     )
+
+
+def _is_somebody_else(listing: Listing, pid: int) -> bool:
+    """True where the process of this number here cannot be the one that the driver means."""
+    process = listing.processes.get(pid)
+    if process is None or process.command is None or pid in listing.holders:
+        return False
+    return _NEVER_ON_A_GPU.search(process.command) is not None or (pid in listing.unresolved and pid in listing.without_device)
+
+
+# Programs of the system: the driver never has them as its clients.
+_NEVER_ON_A_GPU = re.compile(
+    r"(?:^|/)(?:sshd|cron|crond|atd|systemd(?:-\w+)?|init|dbus-daemon|polkitd|rsyslogd|agetty|chronyd|ntpd|tini|dumb-init|bash|sh|sleep)\b(?!.*python)"
+)
 
 
 def _is_service(process: ListedProcess | None) -> bool:
@@ -114,12 +129,12 @@ def _candidates(listing: Listing) -> list[int]:
 def _word(listing: Listing, pid: int) -> tuple[str, str]:
     """What one process is, and why. In order: the scheduler's word, the family, then what only hints."""
     process = listing.processes.get(pid)
-    job = listing.jobs.get(pid)
+    job = _job(listing, pid)
     if job is not None and listing.live_jobs is not None and job in listing.live_jobs:
         return "owned", f"belongs to job {job}, which the scheduler runs"
     ended = job is not None and (job in listing.ended_jobs or (listing.live_jobs is not None and job not in listing.live_jobs))
     if listing.scheduler_failed:
-        return "unclear", "cannot be judged: the scheduler gave no answer"
+        return "unclear", "cannot be judged: the scheduler gave no clear answer"
     if ended:
         return "orphan", f"belongs to job {job}, which the scheduler does not run any more"
     nothing_runs = listing.live_jobs is not None and not listing.live_jobs
@@ -129,6 +144,21 @@ def _word(listing: Listing, pid: int) -> tuple[str, str]:
     if process is None:
         return "unclear", "is not in the list of processes"
     return _by_state(listing, process) or _by_family(listing, process)
+
+
+def _job(listing: Listing, pid: int) -> str | None:
+    """The job of a process, or the one that its parents say: the environment is inherited."""
+    for _ in range(_MOST_PARENTS):
+        if (job := listing.jobs.get(pid)) is not None:
+            return job
+        process = listing.processes.get(pid)
+        if process is None or process.parent_pid is None or process.parent_pid <= 1:
+            return None
+        pid = process.parent_pid
+    return None
+
+
+_MOST_PARENTS = 32
 
 
 def _by_state(listing: Listing, process: ListedProcess) -> tuple[str, str] | None:
@@ -207,7 +237,7 @@ _FEWEST_TO_BE_A_GROUP = 2
 
 def _orphans(listing: Listing, orphans: list[int], words: dict[int, tuple[str, str]]) -> Diagnosis:
     stuck = [pid for pid in orphans if (its := listing.processes.get(pid)) and (its.state or "").startswith("D")]
-    by_scheduler = all(listing.jobs.get(pid) for pid in orphans)
+    by_scheduler = all(_job(listing, pid) for pid in orphans)
     pids = ", ".join(str(pid) for pid in orphans)
     plural = len(orphans) > 1
     who = "processes" if plural else "process"

@@ -25,8 +25,8 @@ _RANK_ARGUMENT = re.compile(r"--(?:local[_-]?)?rank[= ](\d+)")
 class Told(Record, frozen=True, kw_only=True):
     """The snapshots of a text, oldest first. `numbered`: the text names ranks; otherwise processes are counted in its order.
 
-    `cut_pid` is the process in whose stack the text ends, where its innermost frames may be missing. `fatal` holds what a fault handler
-    wrote on the way out, with its rank, and `raised` the errors that tracebacks of ranks end in.
+    `world_size` is what the text says of it. `cut_pid` is the process in whose stack the text ends, where its innermost frames may be
+    missing. `fatal` holds what a fault handler wrote on the way out, with its rank, and `raised` the errors that tracebacks end in.
     """
 
     history: tuple[Snapshot, ...]
@@ -35,6 +35,7 @@ class Told(Record, frozen=True, kw_only=True):
     fatal: tuple[tuple[int | None, str], ...]
     raised: tuple[tuple[int, str], ...]
     context: tuple[str, ...]
+    world_size: int | None = None
 
 
 class _Member(Record, frozen=True):
@@ -57,7 +58,15 @@ def snapshots(told: ToldStacks) -> Told | None:
     fatal = tuple(
         (process.header.rank, process.failure) for process in told.processes if process.failure and process.failure.startswith("Fatal")
     )
-    return Told(history=history, numbered=numbered, cut_pid=cut_pid, fatal=fatal, raised=_raised(told), context=told.context)
+    return Told(
+        history=history,
+        numbered=numbered,
+        cut_pid=cut_pid,
+        fatal=fatal,
+        raised=_raised(told),
+        context=told.context,
+        world_size=told.world_size,
+    )
 
 
 def _raised(told: ToldStacks) -> tuple[tuple[int, str], ...]:

@@ -11,7 +11,7 @@ from rankpatrol.analysis.told.causes import TOLD_REGISTRY
 from rankpatrol.analysis.told.divergence import untie
 from rankpatrol.analysis.told.sample import snapshots
 from rankpatrol.analysis.told.scene import ToldScene
-from rankpatrol.core.diagnosis import Diagnosis
+from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.formats.stack_text import read_stacks
 
 _FATAL = re.compile(r"Fatal Python error: (\w[\w ]*)")
@@ -38,6 +38,8 @@ def _with_gaps(found: Diagnosis, scene: ToldScene) -> Diagnosis:
 
 
 def _answer(scene: ToldScene) -> Diagnosis:
+    if scene.everybody_moves():
+        return _moving(scene)
     if scene.victims and not scene.awaited and scene.unclear and (found := untie(scene)) is not None and len(scene.victims) > 1:
         return found
     if not scene.victims or not scene.awaited:
@@ -45,6 +47,18 @@ def _answer(scene: ToldScene) -> Diagnosis:
         if alone is not None:
             return alone
     return diagnose_scene(scene, TOLD_REGISTRY, untie)
+
+
+def _moving(scene: ToldScene) -> Diagnosis:
+    steps = ("lines between the stacks count steps upwards",) if scene.measured.steps_advance else ()
+    return Diagnosis(
+        verdict="healthy",
+        cause="none",
+        certainty=Certainty.SUPPORTED if steps else Certainty.SUSPECTED,
+        sentence=f"{say_ranks(tuple(scene.samples))} went on between two looks, and through their meetings",
+        reasons_for=(f"the stacks of all {len(scene.samples)} ranks changed between two looks", *steps),
+        reasons_against=() if steps else ("how fast they get on is not shown",),
+    )
 
 
 def _without_victims(scene: ToldScene) -> Diagnosis | None:
