@@ -243,7 +243,7 @@ class _Reader:
         if asked:
             self.ended |= asked - running
         user = re.search(r"-u\w*[= ]?(\w+)", options)
-        if running or not (asked or user):
+        if running or not (asked or user or "--me" in options):
             self.live = (self.live or set()) | running
         elif user:
             self.without_jobs.add(user[1])

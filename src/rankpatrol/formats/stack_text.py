@@ -101,7 +101,8 @@ def _demultiplexed(lines: list[str]) -> list[str]:
 
 # What begins a dump. People indent the dump of a child below its parent's, and quote dumps in mails.
 _BEGINS = re.compile(
-    r"((?:> ?)*[ \t]*)(?:(?:Parent )?Process \d+\b|(?:Current t|T)hread \w+ [(\[]|Traceback for thread \d|Thread \d+ \(|[#=]+ *(?i:rank)\b)"
+    r"([ \t]*(?:> ?)*[ \t]*)(?:(?:Parent )?Process \d+\b|(?:Current t|T)hread \w+ [(\[]|"
+    r"Traceback for thread \d|Thread \d+ \(|[#=]+ *(?i:rank)\b)"
 )
 
 

@@ -20,6 +20,8 @@ _SIDE = re.compile(
 )
 # Ranks of a pipeline stand in different operations by design.
 _PIPELINE = re.compile(r"pipeline|schedules?\.py|pipe/engine|forward_backward|p2p", re.IGNORECASE)
+# The handle of an operation is waited for: which operation it was, and whether the others are in it, is not said.
+_HANDLES = frozenset({"wait", "wait_tensor", "wait_for_unshard", "finish_grad_sync", "finish_param_sync"})
 _CERTAIN = frozenset({WaitKind.COLLECTIVE, WaitKind.POINT_TO_POINT})
 _MEETINGS = _CERTAIN | {WaitKind.DEVICE, WaitKind.BACKWARD}
 _NO_PLACE = ("/lib/python3", "torch/distributed/c10d_logger.py", "torch/utils/_contextlib.py", "<frozen ")
@@ -152,7 +154,8 @@ def _several(scene: ToldScene, groups: Mapping[Place, list[int]]) -> Diagnosis:
     operations = {place.operation for place in groups}
     sure = _CERTAIN | {WaitKind.BACKWARD} if scene.stands_still() else _CERTAIN
     certain = all(place.kind in sure for place in groups)
-    if odd is not None and certain and odd[0].kind in _CERTAIN and not any(_is_pipeline(place) for place in groups):
+    unsaid = any(place.operation in _HANDLES for place in groups)
+    if odd is not None and certain and odd[0].kind in _CERTAIN and not unsaid and not any(_is_pipeline(place) for place in groups):
         place, rank = odd
         conditional = len(operations) == 1 or place.operation == "barrier" or _is_side(place, groups)
         return _named(scene, groups, rank, "rank_conditional_collective" if conditional else "collective_mismatch_op")

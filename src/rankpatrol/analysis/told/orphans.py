@@ -132,13 +132,13 @@ def _word(listing: Listing, pid: int) -> tuple[str, str]:
     job = _job(listing, pid)
     if job is not None and listing.live_jobs is not None and job in listing.live_jobs:
         return "owned", f"belongs to job {job}, which the scheduler runs"
-    ended = job is not None and (job in listing.ended_jobs or (listing.live_jobs is not None and job not in listing.live_jobs))
+    nothing_runs = listing.live_jobs is not None and not listing.live_jobs
+    idle_user = process is not None and process.user in listing.users_without_jobs
+    ended = job is not None and (idle_user or job in listing.ended_jobs or (listing.live_jobs is not None and job not in listing.live_jobs))
     if listing.scheduler_failed:
         return "unclear", "cannot be judged: the scheduler gave no clear answer"
     if ended:
         return "orphan", f"belongs to job {job}, which the scheduler does not run any more"
-    nothing_runs = listing.live_jobs is not None and not listing.live_jobs
-    idle_user = process is not None and process.user in listing.users_without_jobs
     if job is None and (nothing_runs or idle_user) and pid in listing.holders | listing.named:
         return "orphan", "holds a GPU, and the scheduler runs no job that could own it"
     if process is None:
