@@ -15,7 +15,7 @@ class ToldStacks(Record, frozen=True):
     """All processes in the order of the text, and the lines that are no stack.
 
     `cut`: the text ends in a stack that is printed newest call last, so its innermost frames may be missing. `world_size` is what the
-    text says of it.
+    text says of it. `context_at` counts the stacks before each line of context.
     """
 
     processes: tuple[ToldProcess, ...]
@@ -23,6 +23,7 @@ class ToldStacks(Record, frozen=True):
     stack_lines: int
     cut: bool = False
     world_size: int | None = None
+    context_at: tuple[int, ...] = ()
 
 
 _KERNEL = re.compile(r"^\s*\[<[0-9a-fx]*>\]\s+(\w[\w.]*)\+0x")
@@ -185,6 +186,8 @@ class _Reader:
         self.closed: list[_Open] = []
         self.at = _Open(Header())
         self.context: list[str] = []
+        self.context_at: list[int] = []
+        self.taken = 0
         self.stack_lines = 0
         self.mark: Header | None = None
         self.separated = False
@@ -195,6 +198,7 @@ class _Reader:
             return
         if not (self._stack_line(line) or self._mark(line)):
             self.context.append(line)
+            self.context_at.append(self.taken + bool(self.at.threads))
         self.separated = False
 
     def document(self, processes: tuple[ToldProcess, ...]) -> None:
@@ -217,7 +221,11 @@ class _Reader:
         processes = [each.done() for each in (*self.closed, self.at) if not each.is_empty()]
         kept = tuple(process for process in processes if process.threads or process.kernel or process.failure or process.header != Header())
         return ToldStacks(
-            kept if any(process.threads or process.kernel for process in kept) else (), tuple(self.context), self.stack_lines, cut
+            kept if any(process.threads or process.kernel for process in kept) else (),
+            tuple(self.context),
+            self.stack_lines,
+            cut,
+            context_at=tuple(self.context_at),
         )
 
     def _stack_line(self, line: str) -> bool:
@@ -300,6 +308,7 @@ class _Reader:
     def _open(self, header: Header) -> None:
         if not self.at.is_empty() or self.at.header.rank is not None:
             self.closed.append(self.at)
+        self.taken += bool(self.at.threads)
         self.at = _Open(header)
 
 

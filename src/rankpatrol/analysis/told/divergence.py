@@ -154,7 +154,7 @@ def _several(scene: ToldScene, groups: Mapping[Place, list[int]]) -> Diagnosis:
     operations = {place.operation for place in groups}
     sure = _CERTAIN | {WaitKind.BACKWARD} if scene.stands_still() else _CERTAIN
     certain = all(place.kind in sure for place in groups)
-    unsaid = any(place.operation in _HANDLES for place in groups)
+    unsaid = any(place.operation in _HANDLES or place.operation.startswith("ncclComm") for place in groups)
     if odd is not None and certain and odd[0].kind in _CERTAIN and not unsaid and not any(_is_pipeline(place) for place in groups):
         place, rank = odd
         conditional = len(operations) == 1 or place.operation == "barrier" or _is_side(place, groups)

@@ -1,6 +1,7 @@
 """What observers measured beside the stacks they pasted: CPU, power, bytes, progress bars, and that nothing moved."""
 
 import re
+from itertools import pairwise
 from statistics import median
 
 from rankpatrol.core.records import Record
@@ -73,9 +74,22 @@ def measure(context: tuple[str, ...]) -> Measured:
 
 def _advance(context: tuple[str, ...]) -> bool:
     """True where lines of a job's log count steps upwards. When they were written is not said: this alone is no sign of life."""
-    steps = [int(found[1]) for line in context if (found := _STEP.search(line))]
+    steps = _steps(context)
     return len(steps) > 1 and steps == sorted(steps) and steps[0] < steps[-1]
 
+
+def steps_between(around: tuple[tuple[str, ...], ...]) -> bool:
+    """True where the log's steps went on from one look to the next: each group of lines around the looks counts further."""
+    last = [max(steps) for lines in around if (steps := _steps(lines))]
+    return len(around) > _ONE_LOOK and len(last) > 1 and all(before < after for before, after in pairwise(last))
+
+
+def _steps(lines: tuple[str, ...]) -> list[int]:
+    return [int(found[1]) for line in lines if (found := _STEP.search(line))]
+
+
+# Before it and after it.
+_ONE_LOOK = 2
 
 _STEP = re.compile(r"^(?:[\[\d].*?)?\b(?:step|iter(?:ation)?)s?[ =:#]{1,3}(\d+)", re.IGNORECASE)
 

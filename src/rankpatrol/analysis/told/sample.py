@@ -27,6 +27,7 @@ class Told(Record, frozen=True, kw_only=True):
 
     `world_size` is what the text says of it. `cut_pid` is the process in whose stack the text ends, where its innermost frames may be
     missing. `fatal` holds what a fault handler wrote on the way out, with its rank, and `raised` the errors that tracebacks end in.
+    `around` holds the lines before the first look, between the looks, and after the last.
     """
 
     history: tuple[Snapshot, ...]
@@ -36,6 +37,7 @@ class Told(Record, frozen=True, kw_only=True):
     raised: tuple[tuple[int, str], ...]
     context: tuple[str, ...]
     world_size: int | None = None
+    around: tuple[tuple[str, ...], ...] = ()
 
 
 class _Member(Record, frozen=True):
@@ -66,6 +68,23 @@ def snapshots(told: ToldStacks) -> Told | None:
         raised=_raised(told),
         context=told.context,
         world_size=told.world_size,
+        around=_around(told),
+    )
+
+
+def _around(told: ToldStacks) -> tuple[tuple[str, ...], ...]:
+    """The lines of a text around its looks: a look ends where a process is shown again."""
+    bounds = [0]
+    seen: set[tuple[int | None, int | None]] = set()
+    taken = [process for process in told.processes if process.threads]
+    for at, process in enumerate(taken):
+        who = (process.header.rank, process.header.pid)
+        if who in seen:
+            bounds.append(at)
+            seen = set()
+        seen.add(who)
+    return tuple(
+        tuple(line for line, at in zip(told.context, told.context_at, strict=True) if at == bound) for bound in (*bounds, len(taken))
     )
 
 

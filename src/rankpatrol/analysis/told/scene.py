@@ -9,9 +9,9 @@ import msgspec
 from rankpatrol.analysis.causes.storage import waits_for_storage
 from rankpatrol.analysis.frames import is_users, meaning, plain_name, say_frame
 from rankpatrol.analysis.kinds import WaitKind
-from rankpatrol.analysis.natives import extension_function, native_call
+from rankpatrol.analysis.natives import extension_function, native_call, waits_for_gil
 from rankpatrol.analysis.scene import Scene, say_ranks
-from rankpatrol.analysis.told.measured import Measured, draws_full_power, measure
+from rankpatrol.analysis.told.measured import Measured, draws_full_power, measure, steps_between
 from rankpatrol.analysis.told.sample import LOADER_NAME, Told
 from rankpatrol.analysis.waits import Wait, main_thread
 from rankpatrol.core.records import Missing
@@ -97,13 +97,27 @@ class ToldScene(Scene):
     def cannot_be_stopped(self) -> tuple[int, ...] | None:
         """The one rank whose process no tool could hold, where all others could be: it is stopped, in the kernel, or gone."""
         reasons = {rank: self.samples[rank].stack for rank in self.unclear}
-        held = [rank for rank, stack in reasons.items() if isinstance(stack, Missing) and _NOT_HELD.search(stack.reason)]
+        held = [
+            rank
+            for rank, stack in reasons.items()
+            if isinstance(stack, Missing) and (_NOT_HELD.search(stack.reason) or self._is_gone(rank))
+        ]
         alone = len(self.unclear) == 1 and len(self.samples) > max(self.samples) and (self.told.world_size or 0) <= len(self.samples)
         return tuple(held) if held and alone else None
 
+    def _is_gone(self, rank: int) -> bool:
+        process = self.process_of(rank)
+        return process is not None and process.state in {"Z", "X"}
+
+    def has_changed(self, rank: int) -> bool:
+        """True where two looks show other functions of a rank."""
+        return bool(self._changed(rank))
+
     def everybody_moves(self) -> bool:
-        """True where two looks show every rank in other functions, some of them having met their peers in between."""
-        if len(self._looks) < 2 or self.stands_still() or not all(self._changed(rank) for rank in self.samples):
+        """True where steps were made between two looks, or every rank is in other functions and some met their peers in between."""
+        if steps_between(self.told.around) and not (self.measured.still or self.measured.no_step):
+            return True
+        if len(self._looks) < 2 or self.stands_still() or not all(self.has_changed(rank) for rank in self.samples):
             return False
         met = {rank for rank in self.samples if _meets(self._looks[-2].get(rank, ())) and rank not in self.victims}
         return bool(met) or self.measured.steps_advance
@@ -133,6 +147,8 @@ class ToldScene(Scene):
             return msgspec.structs.replace(wait, what=f"waits in {wait.what.partition('(')[2].rstrip(')')} (rendezvous)")
         if wait.kind is WaitKind.BACKWARD and not wait.blocked():
             return msgspec.structs.replace(wait, what="waits in backward")
+        if (thread := self.thread(rank)) is not None and wait.kind is WaitKind.LOCK and waits_for_gil(thread.native):
+            return msgspec.structs.replace(wait, what="waits for the interpreter's lock", by_stack=True)
         if wait.kind is not WaitKind.UNKNOWN:
             return wait
         if self.samples[rank].pid == self.told.cut_pid:
