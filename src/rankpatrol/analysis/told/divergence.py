@@ -24,6 +24,8 @@ _PIPELINE = re.compile(r"pipeline|schedules?\.py|pipe/engine|forward_backward|p2
 _HANDLES = frozenset({"wait", "wait_tensor", "wait_for_unshard", "finish_grad_sync", "finish_param_sync"})
 _CERTAIN = frozenset({WaitKind.COLLECTIVE, WaitKind.POINT_TO_POINT})
 _MEETINGS = _CERTAIN | {WaitKind.DEVICE, WaitKind.BACKWARD}
+# Every step passes through these at its own pace: only that nothing moves makes a fault of it.
+_PASSING = frozenset({WaitKind.BACKWARD, WaitKind.DEVICE})
 _NO_PLACE = ("/lib/python3", "torch/distributed/c10d_logger.py", "torch/utils/_contextlib.py", "<frozen ")
 
 
@@ -164,12 +166,24 @@ def _several(scene: ToldScene, groups: Mapping[Place, list[int]]) -> Diagnosis:
     side = _side_rank(groups) if certain else None
     if side is not None:
         return _named(scene, groups, side, "rank_conditional_collective")
+    if not scene.stands_still() and any(place.kind in _PASSING for place in groups):
+        return _passing(scene, groups)
     ending = any(place.kind is WaitKind.TEARDOWN for place in groups)
     # Several ranks in one plain line wait for a call below it; one alone may as well do something else.
     mismatch = any(place.kind is WaitKind.COLLECTIVE for place in groups) and all(
         place.kind in _MEETINGS or len(ranks) > 1 for place, ranks in groups.items()
     )
     return _unnamed(scene, groups, "teardown_deadlock" if ending else "collective_mismatch_op" if mismatch else "unknown")
+
+
+def _passing(scene: ToldScene, groups: Mapping[Place, list[int]]) -> Diagnosis:
+    return Diagnosis(
+        verdict="undetermined",
+        cause="unknown",
+        victim_ranks=scene.victims,
+        sentence=f"ranks are in different parts of a step, as they are at any moment of a running job: {_say(groups)}",
+        suggested=("Take a second look a minute later: whether the ranks stand still is what decides",),
+    )
 
 
 def _odd(groups: Mapping[Place, list[int]]) -> tuple[Place, int] | None:

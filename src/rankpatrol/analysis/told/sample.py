@@ -53,7 +53,7 @@ def snapshots(told: ToldStacks) -> Told | None:
     if not told.processes:
         return None
     numbered = any(process.header.rank is not None or _RANK_ARGUMENT.search(process.header.command or "") for process in told.processes)
-    members = _members(told.processes, numbered)
+    members = _members(_without_launchers(told.processes), numbered)
     depth = max(len(member.looks) for member in members)
     history = tuple(_snapshot(members, depth, look) for look in range(depth))
     cut_pid = _pid(told.processes[-1], _main_index(told.processes[-1])) if told.cut else None
@@ -86,6 +86,25 @@ def _around(told: ToldStacks) -> tuple[tuple[str, ...], ...]:
     return tuple(
         tuple(line for line, at in zip(told.context, told.context_at, strict=True) if at == bound) for bound in (*bounds, len(taken))
     )
+
+
+def _without_launchers(processes: tuple[ToldProcess, ...]) -> tuple[ToldProcess, ...]:
+    """The processes but those that only start ranks and wait for their end; all of them where nothing else is shown."""
+    return tuple(process for process in processes if not _launches(process)) or processes
+
+
+def _launches(process: ToldProcess) -> bool:
+    main = _main_index(process)
+    frames = process.threads[main].frames if main is not None else ()
+    inner = next((frame for frame in frames if "/lib/python3" not in frame.file and frame.file != "time"), None)
+    return inner is not None and _LAUNCHERS.search(inner.file) is not None and plain_name(inner) not in _STARTS_A_RANK
+
+
+_LAUNCHERS = re.compile(
+    r"torch/distributed/(?:elastic/(?:agent|multiprocessing)/|launcher/|run\.py|launch\.py)|torch/multiprocessing/spawn\.py|"
+    r"accelerate/commands/|deepspeed/launcher/|horovod/runner/"
+)
+_STARTS_A_RANK = frozenset({"_wrap", "record", "wrapper", "_wrap_function"})
 
 
 def _raised(told: ToldStacks) -> tuple[tuple[int, str], ...]:

@@ -70,11 +70,15 @@ def _without_victims(scene: ToldScene) -> Diagnosis | None:
     words = {(cause.verdict, cause.cause) for cause in causes}
     if caught and len(caught) < len(scene.waits):
         return _alone(scene, caught)
+    if not scene.stands_still() and all(cause.cause == _SLOW_OR_STUCK and not scene.samples[cause.rank].descendants for cause in causes):
+        return None
     if len(words) == 1 and len(causes) == len(scene.waits) and causes[0].cause in _SAYABLE:
         return _alone(scene, causes)
     return None
 
 
+# A rank without a peer that waits for its next batch is at what every step begins with.
+_SLOW_OR_STUCK = "data_loader_worker_stuck"
 _PROVABLE_ALONE = frozenset(
     {"data_loader_fork_lock", "data_loader_worker_stuck", "filesystem_stall", "gil_held", "download_stall", "rank_stopped"}
 )

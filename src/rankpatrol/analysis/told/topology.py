@@ -15,10 +15,10 @@ _LOCAL = re.compile(
 )
 _ALLOWED = re.compile(
     r"(?:Cpus_allowed_list|cpuset\.cpus(?:\.effective)?|cpuset|--cpuset-cpus|sched_getaffinity\([^)]*\)|physcpubind|SLURM_\w*CPU\w*|"
-    rf"allowed cpus?)[:= ]+\s*{_SETS}\s*$",
+    rf"allowed cpus?)[:= ]+\s*{_SETS}\s*(?:#.*)?$",
     re.MULTILINE | re.IGNORECASE,
 )
-_BOUND = re.compile(rf"(?:pid (\d+)'s (?:current|new) affinity list): {_SETS}\s*$", re.MULTILINE)
+_BOUND = re.compile(rf"(?:pid (\d+)'s (?:current|new) affinity list): {_SETS}\s*(?:[#(].*)?$", re.MULTILINE)
 _ASKED = re.compile(
     r"(?:sched_setaffinity\(\s*\w+\s*,\s*(\{[^}]*\}|\[[^\]]*\]|range\(\d+, ?\d+\))|taskset -c?p?c? ?([\d,\-]+)|"
     r"--physcpubind[= ]([\d,\-]+)|"
