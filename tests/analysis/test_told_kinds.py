@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import told_scenes as scenes
+from told_attacks import ATTACKS
 
 import scenes as live
 import stack_texts
@@ -162,3 +163,9 @@ def test_a_loader_process_is_idle_only_where_it_waits_for_an_index(situation):
     busy = [each["pid"] for each, its in zip(workers, taken, strict=True) if not waits_for_index(its.main_thread())]
     assert (found.verdict, found.cause, found.culprit_ranks) == ("hang", "data_loader_worker_stuck", (1,))
     assert busy == [found.process.pid]
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_every_answer_is_one_that_the_text_allows(name):
+    text, allowed = ATTACKS[name]
+    assert answer(text) in allowed

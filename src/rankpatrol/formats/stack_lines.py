@@ -162,6 +162,8 @@ _ROWS: tuple[tuple[re.Pattern[str], _Maker], ...] = (
     ),
     (re.compile(r"^\s*(?:\* )?frame #\d+: 0x[0-9a-f]+ [^`]*`([^+\n]+?)(?: \+ \d+)?(?: at .*)?$"), _gdb_frame),
     (re.compile(r"^\s{2,6}(\S.*?) \(([^()\s:]+|<[^>]*>)(?::(\d+))?\)\s*$"), _pyspy_frame),
+    # Chats and issue forms take the margin away: what is left is a frame only with its file and line.
+    (re.compile(r"^([\w.<>]+) \(([^()\s:]+\.py):(\d+)\)\s*$"), _pyspy_frame),
 )
 
 

@@ -57,7 +57,7 @@ _HEADER_KEYS = _words(
 _KEY = re.compile(r"(?<![\w./-])([A-Za-z_]\w*)\s*=\s*")
 # A remark of the observer tells of several ranks, or of what changed between two looks.
 _TELLS = re.compile(r"\branks\b|\b(?:same|identical|unchanged|again|later|since|last|after|steps?)\b", re.IGNORECASE)
-_MARKED = re.compile(r"^\s*(?:[#=*>\[<@-]|={2,}|-{2,}|(?i:global |worker |process )?rank\b|(?i:node|host)[ :=])", re.IGNORECASE)
+_MARKED = re.compile(r"^\s*(?:[#=*>\[<@-]|={2,}|-{2,}|(?i:global |worker |process )?rank(?:\b|\d)|(?i:node|host)[ :=])", re.IGNORECASE)
 _RANK = re.compile(r"(?<![A-Za-z])(?:global[ _-]?)?rank[ =:_#-]{0,3}(\d{1,5})\b", re.IGNORECASE)
 _LOCAL = re.compile(r"local[ _-]?rank", re.IGNORECASE)
 _PID = re.compile(r"(?<![A-Za-z_])pid[ =:#]{1,3}(\d+)", re.IGNORECASE)

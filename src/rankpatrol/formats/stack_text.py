@@ -6,6 +6,7 @@ import msgspec
 
 from rankpatrol.core.records import Record
 from rankpatrol.core.snapshot import Frame, ThreadStack
+from rankpatrol.formats.pasted_lines import plain_lines
 from rankpatrol.formats.stack_json import read_documents
 from rankpatrol.formats.stack_lines import NativeLine, ThreadLine, called_in, read_line, takes_stacks
 from rankpatrol.formats.stack_marks import Fact, Header, ToldProcess, merge, read_fact, read_header
@@ -15,7 +16,7 @@ class ToldStacks(Record, frozen=True):
     """All processes in the order of the text, and the lines that are no stack.
 
     `cut`: the text ends in a stack that is printed newest call last, so its innermost frames may be missing. `world_size` is what the
-    text says of it. `context_at` counts the stacks before each line of context.
+    text says of it, `local`: its numbers are those within a node. `context_at` counts the stacks before each line of context.
     """
 
     processes: tuple[ToldProcess, ...]
@@ -23,6 +24,7 @@ class ToldStacks(Record, frozen=True):
     stack_lines: int
     cut: bool = False
     world_size: int | None = None
+    local: bool = False
     context_at: tuple[int, ...] = ()
 
 
@@ -30,8 +32,6 @@ _KERNEL = re.compile(r"^\s*\[<[0-9a-fx]*>\]\s+(\w[\w.]*)\+0x")
 _FAILURE = re.compile(
     r"^\s*(?:Error|error|ERROR)\b:?\s*(.*(?:suspend|attach|process|permission|denied|timed out|stack|python).*)", re.IGNORECASE
 )
-_PREFIX = re.compile(r"^(?:\[(?:rank|default|1,)?(\d{1,5})\](?:<\w+>)?:? ?|(\d{1,5}): )(.*)$")
-_FEWEST_PREFIXED_LINES = 3
 
 
 def looks_like_stacks(text: str) -> bool:
@@ -77,47 +77,14 @@ def parse_stacks(text: str) -> ToldStacks:
     """Every stack in a text, with whom it belongs to. Never raises: what is no stack is context."""
     sizes = [int(number) for number in _WORLD_SIZE.findall(text)]
     text, documents = read_documents(text)
+    lines, local = plain_lines(text)
     reader = _Reader()
-    for line in _dedented(_demultiplexed(text.splitlines())):
+    for line in lines:
         if (document := documents.get(line)) is not None:
             reader.document(document)
         else:
             reader.line(line)
-    return msgspec.structs.replace(reader.done(cut=not text.endswith("\n")), world_size=max(sizes, default=None))
-
-
-def _demultiplexed(lines: list[str]) -> list[str]:
-    """Lines that a launcher has prefixed with their rank, put together rank by rank."""
-    found = [(line, _PREFIX.match(line)) for line in lines]
-    stacks = sum(1 for _, match in found if match and read_line(match[3]) is not None)
-    if stacks < _FEWEST_PREFIXED_LINES:
-        return lines
-    by_rank: dict[int, list[str]] = {}
-    loose = [line for line, match in found if match is None]
-    for _, match in found:
-        if match:
-            by_rank.setdefault(int(match[1] or match[2]), []).append(match[3])
-    return [*loose, *(line for rank, its in by_rank.items() for line in (f"## rank={rank}", *its))]
-
-
-# What begins a dump. People indent the dump of a child below its parent's, and quote dumps in mails.
-_BEGINS = re.compile(
-    r"([ \t]*(?:> ?)*[ \t]*)(?:(?:Parent )?Process \d+\b|(?:Current t|T)hread \w+ [(\[]|"
-    r"Traceback for thread \d|Thread \d+ \(|[#=]+ *(?i:rank)\b)"
-)
-
-
-def _dedented(lines: list[str]) -> list[str]:
-    """The same with each dump at the left edge, as its tool printed it."""
-    margin = ""
-    out = []
-    for line in lines:
-        if found := _BEGINS.match(line):
-            margin = found[1]
-        elif margin and line.strip() and not line.startswith(margin):
-            margin = ""
-        out.append(line.removeprefix(margin))
-    return out
+    return msgspec.structs.replace(reader.done(cut=not text.endswith("\n")), world_size=max(sizes, default=None), local=local)
 
 
 class _OpenThread:

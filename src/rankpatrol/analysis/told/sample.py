@@ -23,15 +23,17 @@ _RANK_ARGUMENT = re.compile(r"--(?:local[_-]?)?rank[= ](\d+)")
 
 
 class Told(Record, frozen=True, kw_only=True):
-    """The snapshots of a text, oldest first. `numbered`: the text names ranks; otherwise processes are counted in its order.
+    """The snapshots of a text, oldest first.
 
-    `world_size` is what the text says of it. `cut_pid` is the process in whose stack the text ends, where its innermost frames may be
-    missing. `fatal` holds what a fault handler wrote on the way out, with its rank, and `raised` the errors that tracebacks end in.
-    `around` holds the lines before the first look, between the looks, and after the last.
+    `numbered`: the text names ranks; otherwise processes are counted in its order, or within a node (`local`). `world_size` is what the
+    text says of it. `cut_pid` is the process in whose stack the text ends, where its innermost frames may be missing. `fatal` holds what a
+    fault handler wrote on the way out, with its rank, and `raised` the errors that tracebacks end in. `around` holds the lines before the
+    first look, between the looks, and after the last.
     """
 
     history: tuple[Snapshot, ...]
     numbered: bool
+    local: bool
     cut_pid: int | None
     fatal: tuple[tuple[int | None, str], ...]
     raised: tuple[tuple[int, str], ...]
@@ -62,7 +64,8 @@ def snapshots(told: ToldStacks) -> Told | None:
     )
     return Told(
         history=history,
-        numbered=numbered,
+        numbered=numbered and not _is_local(told),
+        local=_is_local(told),
         cut_pid=cut_pid,
         fatal=fatal,
         raised=_raised(told),
@@ -70,6 +73,11 @@ def snapshots(told: ToldStacks) -> Told | None:
         world_size=told.world_size,
         around=_around(told),
     )
+
+
+def _is_local(told: ToldStacks) -> bool:
+    """True where numbers are counted within a node, and the text does not show that the job has no other."""
+    return told.local and told.world_size != len({process.header.rank for process in told.processes})
 
 
 def _around(told: ToldStacks) -> tuple[tuple[str, ...], ...]:

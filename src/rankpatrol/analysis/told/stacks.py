@@ -177,12 +177,21 @@ def _aborted(scene: ToldScene) -> Diagnosis:
     )
 
 
+_LOCAL = "the numbers of the text are local ranks: on which node each is, it does not say"
+
+
 def _unnumbered(found: Diagnosis, scene: ToldScene) -> Diagnosis:
     """The same where the text names no ranks: processes are told by their pids, and nobody gets a rank it may not have."""
     pids = {rank: sample.pid for rank, sample in scene.samples.items()}
     named = found.culprit_ranks or found.awaited_ranks or ()
     who = ", ".join(f"process {pids[rank]}" for rank in named if pids.get(rank))
-    note = (f"the text names no ranks; they are counted in its order, and {who} is meant",) if who else ("the text names no ranks",)
+    if scene.told.local:
+        who = ""
+    note = (
+        (f"the text names no ranks; they are counted in its order, and {who} is meant",)
+        if who
+        else (_LOCAL if scene.told.local else "the text names no ranks",)
+    )
     return msgspec.structs.replace(
         found, culprit_ranks=None, awaited_ranks=None, victim_ranks=(), reasons_against=(*found.reasons_against, *note)
     )
