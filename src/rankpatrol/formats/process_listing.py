@@ -21,6 +21,7 @@ class ListedProcess(Record, frozen=True, kw_only=True):
 class Listing(Record, frozen=True, kw_only=True):
     """All that a text tells of processes and GPUs.
 
+    `live_jobs` are all that run, where all were asked for; `known_jobs` run as well, as do those of a user that were asked for.
     `holders`: open GPU device files by the kernel's word; `named`: by the driver's, `unresolved` those to which it has no name.
     """
 
@@ -31,7 +32,8 @@ class Listing(Record, frozen=True, kw_only=True):
     jobs: dict[int, str]
     live_jobs: frozenset[str] | None
     ended_jobs: frozenset[str]
-    users_without_jobs: frozenset[str]
+    known_jobs: frozenset[str]
+    jobs_of_users: dict[str, frozenset[str]]
     scheduler_failed: bool
     namespaced: bool
     absent: frozenset[int]
@@ -87,6 +89,9 @@ _ENDED = re.compile(
 _FAILED = re.compile(
     r"(?:squeue|slurm_load_jobs)\S* ?error: (?!Invalid job)|Unable to contact slurm|Connection refused|timed out", re.IGNORECASE
 )
+_ASKED_JOBS = re.compile(r"-j\w*[= ]?(\d+)")
+_ASKED_USER = re.compile(r"(?:-u|--users?)[= ]?(\w[\w.-]*)")
+_CHOICE = re.compile(r"(?:^|\s)(?:--me|-[ptAqnRL]|--(?:partition|states?|account|qos|name|reservation|licenses))\b")
 _GONE = re.compile(r"Invalid job id|COMPLETED|CANCELLED|FAILED|TIMEOUT")
 _NAMESPACE = re.compile(r"pid:\[(\d+)\]")
 _INITIAL_NAMESPACE = "4026531836"
@@ -128,7 +133,8 @@ class _Reader:
         self.jobs: dict[int, str] = {}
         self.live: set[str] | None = None
         self.ended: set[str] = set()
-        self.without_jobs: set[str] = set()
+        self.known: set[str] = set()
+        self.of_users: dict[str, set[str]] = {}
         self.failed = False
         self.csv = False
         self.busy: list[float] = []
@@ -224,7 +230,7 @@ class _Reader:
             return True
         if found := _CONTAINER_STATE.search(line):
             if found[2] == "Up":
-                self.live = (self.live or set()) | {found[1]}
+                self.known.add(found[1])
             else:
                 self.ended.add(found[1])
             return True
@@ -234,19 +240,19 @@ class _Reader:
         return False
 
     def _queue(self, options: str, answer: str) -> None:
-        """A query for one job or one user speaks of that job or user alone."""
+        """A query for one job, one user or one partition speaks of that alone; only one without a choice tells what does not run."""
         if _FAILED.search(answer):
             self.failed = True
             return
-        asked = set(re.findall(r"-j\w*[= ]?(\d+)", options))
+        asked = set(_ASKED_JOBS.findall(options))
         running = set(re.findall(r"\b(\d{2,})\b", answer)) if not _GONE.search(answer) else set()
-        if asked:
-            self.ended |= asked - running
-        user = re.search(r"-u\w*[= ]?(\w+)", options)
-        if running or not (asked or user or "--me" in options):
+        self.ended |= asked - running
+        if user := _ASKED_USER.search(options):
+            self.of_users.setdefault(user[1], set()).update(running)
+        if asked or user or _CHOICE.search(options):
+            self.known |= running
+        else:
             self.live = (self.live or set()) | running
-        elif user:
-            self.without_jobs.add(user[1])
 
     def _of_one(self, pid: int, words: str) -> None:
         if _ABSENT.search(words):
@@ -278,7 +284,8 @@ class _Reader:
             jobs=self.jobs,
             live_jobs=frozenset(self.live) if self.live is not None else None,
             ended_jobs=frozenset(self.ended),
-            users_without_jobs=frozenset(self.without_jobs),
+            known_jobs=frozenset(self.known | (self.live or set())),
+            jobs_of_users={user: frozenset(jobs) for user, jobs in self.of_users.items()},
             scheduler_failed=self.failed,
             namespaced=bool(spaces - {_INITIAL_NAMESPACE}) or _CONTAINER.search(text) is not None,
             unresolved=frozenset(self.sets["unresolved"]),

@@ -2,14 +2,14 @@
 
 import re
 
-_SQUEUE = re.compile(r"^(?:[^$#>%]{0,60}[$#>%])?\s*squeue\b(?!\s*:)([^:]*)$")
+_SQUEUE = re.compile(r"^(?:[^$#>%]{0,60}[$#>%])?\s*squeue\b(?!\s*:)((?:[^:'\"]|'[^']*'|\"[^\"]*\")*)$")
 _PROMPT = re.compile(r"^\s*(?:[$#>%]|--|\S+[@:]\S*[$#])\s*\S")
 _JOB_ROW = re.compile(r"^\s*(\d{2,})(_[\d\[]\S*)?\b(.*)$")
 _HEADER = re.compile(r"^\s*(?:JOBID|ARRAY_JOB)\b")
 _NO_ANSWER = re.compile(r"error|Unable|timed out|refused|not found", re.IGNORECASE)
 _ENDED = re.compile(r"\b(?:COMPLETED|CANCELLED|FAILED|TIMEOUT|NODE_FAIL|PREEMPTED|OUT_OF_MEMORY)\b")
 _COUNT = re.compile(r"/proc/\d+/.*\bnvidia\b.*\bwc -l\s*$")
-_ASKED = re.compile(r"(?:-j|--jobs?|-u|--user)[= ]?\S+|--me\b")
+_SHOWN = re.compile(r"(?:-o|-O|--format|--Format)[= ]?(?:'[^']*'|\"[^\"]*\"|\S+)")
 
 
 def with_answers(text: str) -> list[str]:
@@ -25,7 +25,7 @@ def with_answers(text: str) -> list[str]:
         at += 1
         if found := _SQUEUE.match(line):
             answer, at = _until_prompt(lines, at)
-            out += _queue(" ".join(_ASKED.findall(found[1])), answer, ended=at < len(lines))
+            out += _queue(_SHOWN.sub("", found[1]).strip(), answer, ended=at < len(lines))
         elif _COUNT.search(line) and at < len(lines) and lines[at].strip().isdigit():
             out += _devices(re.findall(r"/proc/(\d+)/", line), int(lines[at]))
             at += 1
@@ -44,7 +44,7 @@ def _until_prompt(lines: list[str], at: int) -> tuple[list[str], int]:
 def _queue(options: str, answer: list[str], *, ended: bool) -> list[str]:
     rows = [found for line in answer if (found := _JOB_ROW.match(line))]
     if refused := [line for line in answer if _NO_ANSWER.search(line) and not _JOB_ROW.match(line)]:
-        return [f"squeue: error: {refused[0]}"]
+        return [f"squeue {options}: {refused[0]}" if "Invalid job" in refused[0] else f"squeue: error: {refused[0]}"]
     # The number of an array's task is not what its processes have in SLURM_JOB_ID: then nobody can be told by it.
     if any(row[2] for row in rows):
         return ["squeue: error: Unable to contact slurm for the numbers of array tasks"]

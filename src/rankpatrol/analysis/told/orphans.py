@@ -130,11 +130,14 @@ def _word(listing: Listing, pid: int) -> tuple[str, str]:
     """What one process is, and why. In order: the scheduler's word, the family, then what only hints."""
     process = listing.processes.get(pid)
     job = _job(listing, pid)
-    if job is not None and listing.live_jobs is not None and job in listing.live_jobs:
+    if job is not None and job in listing.known_jobs:
         return "owned", f"belongs to job {job}, which the scheduler runs"
     nothing_runs = listing.live_jobs is not None and not listing.live_jobs
-    idle_user = process is not None and process.user in listing.users_without_jobs
-    ended = job is not None and (idle_user or job in listing.ended_jobs or (listing.live_jobs is not None and job not in listing.live_jobs))
+    theirs = listing.jobs_of_users.get(process.user or "") if process is not None else None
+    idle_user = theirs is not None and not theirs
+    ended = job is not None and (
+        theirs is not None or job in listing.ended_jobs or (listing.live_jobs is not None and job not in listing.live_jobs)
+    )
     if listing.scheduler_failed:
         return "unclear", "cannot be judged: the scheduler gave no clear answer"
     if ended:
