@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import told_scenes as scenes
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from told_attacks import ATTACKS
 
 import scenes as live
@@ -169,3 +171,34 @@ def test_a_loader_process_is_idle_only_where_it_waits_for_an_index(situation):
 def test_every_answer_is_one_that_the_text_allows(name):
     text, allowed = ATTACKS[name]
     assert answer(text) in allowed
+
+
+MEETS = {"all_reduce": scenes.ALL_REDUCE, "backward": scenes.BACKWARD, "sync": scenes.SYNCS}
+WORKS = {"forward": FORWARD, "update": UPDATE}
+
+
+@given(
+    places=st.lists(st.sampled_from([*MEETS, *WORKS]), min_size=2, max_size=8),
+    tool=st.sampled_from(stack_texts.ALL),
+    unseen=st.sets(st.integers(0, 7)),
+)
+@settings(max_examples=150, deadline=None)
+def test_a_moment_of_a_running_job_is_never_a_hang(places, tool, unseen):
+    frames = {**MEETS, **WORKS}
+    ranks = [P(r, 100 + r, frames[place], idle=place in MEETS) for r, place in enumerate(places) if r not in unseen]
+    found = diagnose_stacks(tool(ranks)) if ranks else None
+    assert found is None or found.verdict in {"undetermined", "healthy"}
+
+
+@given(
+    odd=st.integers(0, 5),
+    unseen=st.sets(st.integers(0, 5)),
+    tool=st.sampled_from(stack_texts.ALL),
+    after=st.sampled_from(["", STILL, "-- 10 min later: identical --\n", "step 7 | 1 s/it\nstep 8 | 1 s/it\n"]),
+)
+@settings(max_examples=150, deadline=None)
+def test_a_rank_that_meets_the_others_is_never_named_for_one_that_is_not_shown(odd, unseen, tool, after):
+    ranks = [each for each in scenes.ranks(6, odd, scenes.DATA) if each.rank not in unseen]
+    found = diagnose_stacks(tool(ranks) + after) if ranks else None
+    assert found is None or found.culprit_ranks in {None, (odd,)}
+    assert found is None or odd not in unseen or found.cause != "collective_started_everywhere" or odd == 5

@@ -99,6 +99,16 @@ EXCHANGES = (F("all_to_all_single", C10D, 4000), F("dispatch", "moe.py", 77), *S
 LOCK = (F("acquire", "threading.py", 300), F("take", "prefetch.py", 60), *STEP)
 RING = (F("recv", C10D, 1640), F("get_from_next", "ring.py", 21), *STEP)
 RAISED = 'Traceback (most recent call last):\n  File "/home/u/job/train.py", line 10, in main\n    loss = step(b)\n{error}\n'
+SPAWNS = (F("select", "selectors.py", 415), F("join", "torch/multiprocessing/spawn.py", 140), F("main", "train.py", 88), MAIN)
+WAITS_FOR_BUILD = (F("wait", "torch/utils/file_baton.py", 50), F("load", "torch/utils/cpp_extension.py", 1300), MAIN)
+BUILDS = (F("communicate", "subprocess.py", 1209), F("_run_ninja_build", "torch/utils/cpp_extension.py", 2100), MAIN)
+LOGS = (F("write", "logging/__init__.py", 1100), F("info", "logging/__init__.py", 1489), F("log_step", "train.py", 60), *STEP)
+WRAPS = (
+    F("_verify_param_shape_across_processes", "torch/distributed/utils.py", 270),
+    F("__init__", "torch/nn/parallel/distributed.py", 800),
+    MAIN,
+)
+STOPS_EARLY = (F("all_reduce", C10D, 2806), F("early_stop", "callbacks.py", 35), F("main", "train.py", 80), MAIN)
 SPINS = (F("__iter__", "sampler.py", 33), *STEP)
 ALL_MOVE = [P(rank, 60 + rank, scenes.ALL_REDUCE, idle=False) for rank in range(4)]
 LOCALS = re.sub(r"(    train_step .*)", r"\1\n        Arguments:\n            rank: 0\n            step: 400", stack_texts.pyspy(SLOW_COPY))
@@ -189,6 +199,14 @@ ATTACKS = {
         + "".join(f"## rank={r} pid={40 + r}\nError: Permission denied\n" for r in range(4, 8)),
         [UNDETERMINED, *unknown()],
     ),
+    "one builds an extension": (
+        stack_texts.pyspy(scenes.ranks(4, 2, BUILDS, WAITS_FOR_BUILD)),
+        [("benign_wait", "compile_or_jit", (2,))],
+    ),
+    "a lock file that nobody holds": (stack_texts.pyspy(scenes.ranks(4, 2, WAITS_FOR_BUILD, WAITS_FOR_BUILD)) + STILL, [*unknown()]),
+    "one cannot write its log": (stack_texts.pyspy(scenes.ranks(4, 2, LOGS)) + "-- 12 min identical --\n", unknown(2)),
+    "one loads while the others wrap": (stack_texts.pyspy(scenes.ranks(4, 3, LOADS, WRAPS)), [("benign_wait", "model_load", (3,))]),
+    "one stops early": (stack_texts.pyspy(scenes.ranks(8, 6, STOPS_EARLY)), [("hang", "rank_conditional_collective", (6,))]),
     # What every running job looks like at some moment.
     "all compute": (stack_texts.pyspy([P(r, 60 + r, FORWARD, idle=False) for r in range(4)]), [UNDETERMINED]),
     "all compute, by faulthandler": (stack_texts.faulthandler([P(r, 60 + r, FORWARD) for r in range(4)]), [UNDETERMINED]),
@@ -208,6 +226,10 @@ ATTACKS = {
     "the launcher is no rank": (dump(10, AGENT) + "".join(dump(11 + r, scenes.ALL_REDUCE, "active") for r in range(3)), [UNDETERMINED]),
     "the launcher is not awaited": (
         dump(10, AGENT) + dump(11, scenes.ALL_REDUCE) + dump(12, scenes.DATA) + dump(13, scenes.ALL_REDUCE),
+        [("hang", LOADER, None)],
+    ),
+    "the parent of spawned ranks is no rank": (
+        dump(9, SPAWNS) + dump(10, scenes.ALL_REDUCE) + dump(11, scenes.DATA) + dump(12, scenes.ALL_REDUCE),
         [("hang", LOADER, None)],
     ),
     "local ranks of two nodes": (

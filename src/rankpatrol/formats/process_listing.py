@@ -22,7 +22,8 @@ class Listing(Record, frozen=True, kw_only=True):
     """All that a text tells of processes and GPUs.
 
     `live_jobs` are all that run, where all were asked for; `known_jobs` run as well, as do those of a user that were asked for.
-    `holders`: open GPU device files by the kernel's word; `named`: by the driver's, `unresolved` those to which it has no name.
+    `holders`: open GPU device files by the kernel's word; `named`: by the driver's, `unresolved` those to which it has no name;
+    `names` are the driver's.
     """
 
     processes: dict[int, ListedProcess]
@@ -30,6 +31,7 @@ class Listing(Record, frozen=True, kw_only=True):
     without_device: frozenset[int]
     named: frozenset[int]
     jobs: dict[int, str]
+    names: dict[int, str]
     live_jobs: frozenset[str] | None
     ended_jobs: frozenset[str]
     known_jobs: frozenset[str]
@@ -131,6 +133,7 @@ class _Reader:
         self.columns: list[str] | None = None
         self.sets: dict[str, set[int]] = {name: set() for name in _SETS}
         self.jobs: dict[int, str] = {}
+        self.names: dict[int, str] = {}
         self.live: set[str] | None = None
         self.ended: set[str] = set()
         self.known: set[str] = set()
@@ -191,7 +194,9 @@ class _Reader:
         if found := _APPS_INLINE.search(line):
             self.sets["named"].update(int(pid) for pid in re.findall(r"(\d+),\s*\d+\s*MiB", found[1]))
             return True
-        if (found := _APP_TABLE.match(line)) or (found := _PMON.match(line)):
+        if found := _APP_TABLE.match(line):
+            self.names[int(found[1])] = found[2].strip()
+        if found or (found := _PMON.match(line)):
             self.sets["named"].add(int(found[1]))
             return True
         if self.csv and (found := _APP_CSV.match(line)):
@@ -282,6 +287,7 @@ class _Reader:
             without_device=frozenset(self.sets["without"] - self.sets["holders"]),
             named=frozenset(self.sets["named"]),
             jobs=self.jobs,
+            names=self.names,
             live_jobs=frozenset(self.live) if self.live is not None else None,
             ended_jobs=frozenset(self.ended),
             known_jobs=frozenset(self.known | (self.live or set())),

@@ -97,6 +97,12 @@ def _is_service(process: ListedProcess | None) -> bool:
     return process is not None and process.command is not None and _SERVICE.search(process.command) is not None
 
 
+def _serves(listing: Listing, pid: int) -> bool:
+    """True for a service by what is listed of it, or where nothing is, by the name that the driver gives it."""
+    process = listing.processes.get(pid)
+    return _is_service(process) if process is not None else _SERVICE.search(listing.names.get(pid, "")) is not None
+
+
 def _judge(listing: Listing) -> Diagnosis:
     candidates = _candidates(listing)
     if not candidates:
@@ -120,7 +126,7 @@ def _judge(listing: Listing) -> Diagnosis:
 
 def _candidates(listing: Listing) -> list[int]:
     """Whoever holds or is said to hold a GPU; where nothing is said of GPUs, the training processes."""
-    using = {pid for pid in listing.holders | listing.named if not _is_service(listing.processes.get(pid))}
+    using = {pid for pid in listing.holders | listing.named if not _serves(listing, pid)}
     if not using and not listing.holders and (listing.memory_used or not listing.nobody_named):
         using = {pid for pid, its in listing.processes.items() if its.command and _PYTHON.search(its.command) and not _is_service(its)}
     return sorted(using - listing.absent)
@@ -264,7 +270,7 @@ _LOOK = ("Look for open device files, also of threads: sudo fuser -v /dev/nvidia
 
 def _nobody(listing: Listing) -> Diagnosis:
     why = "GPU memory is used, and nobody is shown that holds it" if listing.memory_used else "no process that may hold a GPU is shown"
-    services = [pid for pid in listing.holders | listing.named if _is_service(listing.processes.get(pid))]
+    services = [pid for pid in listing.holders | listing.named if _serves(listing, pid)]
     if listing.nobody_named and not listing.memory_used and not listing.holders:
         return Diagnosis(
             verdict="not_orphan", cause="none", sentence="nobody holds a GPU: none is named by the driver, and no memory is used"
