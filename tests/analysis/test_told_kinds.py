@@ -202,3 +202,10 @@ def test_a_rank_that_meets_the_others_is_never_named_for_one_that_is_not_shown(o
     found = diagnose_stacks(tool(ranks) + after) if ranks else None
     assert found is None or found.culprit_ranks in {None, (odd,)}
     assert found is None or odd not in unseen or found.cause != "collective_started_everywhere" or odd == 5
+
+
+@pytest.mark.parametrize(
+    "text", [" " * 200_000 + "PID", "Thread " + " " * 200_000 + "x", "Thread\n" + "> " * 100_000, "PID squeue " + "'a'" * 20_000]
+)
+def test_lines_without_end_are_no_reason_to_wait(text):
+    assert answer(text) is None

@@ -43,7 +43,7 @@ def _demultiplexed(lines: list[str]) -> tuple[list[str], bool]:
 
 # What begins a dump. People indent the dump of a child below its parent's, and quote dumps in mails.
 _BEGINS = re.compile(
-    r"([ \t]*(?:> ?)*[ \t]*)(?:(?:Parent )?Process \d+\b|(?:Current t|T)hread \w+ [(\[]|"
+    r"([ \t]*(?:>[ \t]*)*)(?:(?:Parent )?Process \d+\b|(?:Current t|T)hread \w+ [(\[]|"
     r"Traceback for thread \d|Thread \d+ \(|[#=]+ *(?i:rank)\b)"
 )
 

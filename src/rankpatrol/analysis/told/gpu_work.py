@@ -191,10 +191,15 @@ def _late(ranks: tuple[int, ...] | None, why: str, frozen: bool) -> Diagnosis:
     )
 
 
+_LONGEST_ROW = 1000
+
+
 def _gpus(text: str) -> list[Gpu]:
     columns: list[str] | None = None
     found: list[Gpu] = []
     for line in text.splitlines():
+        if len(line) > _LONGEST_ROW:
+            continue
         if asked := _QUERY.search(line):
             columns = asked[1].lower().split(",")
         elif _CSV_HEADER.match(line) and "," in line:

@@ -9,6 +9,7 @@ from rankpatrol.formats.stack_text import read_stacks
 
 # Ten thousand files or processes are a megabyte: what is longer is a log, and is not read line by line for this.
 _LONGEST = 1 << 20
+_LONGEST_ROW = 4096
 _FORMS = (diagnose_topology, diagnose_checkpoints, diagnose_processes, diagnose_gpus)
 
 
@@ -16,6 +17,8 @@ def diagnose_listing(text: str) -> Diagnosis | None:
     """What a listing says, by the first form that knows it; None for anything else."""
     if len(text) > _LONGEST or _shows_python(text):
         return None
+    # No tool prints rows as long as these, but for counts of all ranks in one.
+    text = "\n".join(line for line in text.splitlines() if len(line) <= _LONGEST_ROW or "AllReduce" in line) + "\n"
     return next((found for form in _FORMS if (found := form(text)) is not None), None)
 
 

@@ -54,7 +54,8 @@ class ToldScene(Scene):
         likely = {rank for rank in self.waits if rank not in certain and self._waits_for_the_rest(rank)}
         alike = self._in_one_line(certain | likely)
         waiting = certain | likely | alike
-        return tuple(rank for rank in self.waits if rank in waiting - self._keeps_all_others(waiting))
+        waiting -= self._keeps_all_others(waiting)
+        return tuple(rank for rank in self.waits if rank in waiting)
 
     def _keeps_all_others(self, waiting: set[int]) -> set[int]:
         """Ranks that wait for something of their own (a file, a flag, a quota) while all others, and more of them, meet each other."""
