@@ -166,7 +166,7 @@ def _several(scene: ToldScene, groups: Mapping[Place, list[int]]) -> Diagnosis:
     side = _side_rank(groups) if certain else None
     if side is not None:
         return _named(scene, groups, side, "rank_conditional_collective")
-    if not scene.stands_still() and any(_is_passed(place) for place in groups):
+    if not scene.stands_still() and any(_is_passed(scene, place, ranks[0]) for place, ranks in groups.items()):
         return _passing(scene, groups)
     ending = any(place.kind is WaitKind.TEARDOWN for place in groups)
     # Several ranks in one plain line wait for a call below it; one alone may as well do something else.
@@ -176,9 +176,11 @@ def _several(scene: ToldScene, groups: Mapping[Place, list[int]]) -> Diagnosis:
     return _unnamed(scene, groups, "teardown_deadlock" if ending else "collective_mismatch_op" if mismatch else "unknown")
 
 
-def _is_passed(place: Place) -> bool:
-    computes = place.kind not in _MEETINGS and any("/torch/nn/" in frame.file or "/torch/optim/" in frame.file for frame in place.path)
-    return place.kind in _PASSING or computes
+def _is_passed(scene: ToldScene, place: Place, rank: int) -> bool:
+    """True for a part of a step: backward, a wait for the GPU, or a line within a model's or an optimizer's call."""
+    thread = scene.thread(rank)
+    frames = thread.frames if thread is not None and place.kind not in _MEETINGS else ()
+    return place.kind in _PASSING or any("/torch/nn/" in frame.file or "/torch/optim/" in frame.file for frame in frames)
 
 
 def _passing(scene: ToldScene, groups: Mapping[Place, list[int]]) -> Diagnosis:
