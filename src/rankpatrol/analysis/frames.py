@@ -51,7 +51,12 @@ ROWS = (
     ),
     _row("torch/distributed/_composable/fsdp/", "wait_for_unshard foreach_all_gather foreach_reduce", WaitKind.COLLECTIVE),
     _row("torch/distributed/fsdp/_fully_shard/", "wait_for_unshard foreach_all_gather foreach_reduce", WaitKind.COLLECTIVE),
-    _row("deepspeed/runtime/zero/partition_parameters.py", "wait", WaitKind.COLLECTIVE),
+    _row(
+        "deepspeed/runtime/zero/partition_parameters.py",
+        "wait all_gather_coalesced _all_gather _all_gather_dtype _allgather_params_coalesced _allgather_param",
+        WaitKind.COLLECTIVE,
+    ),
+    _row("deepspeed/comm/torch.py", "all_reduce all_gather_into_tensor reduce_scatter_tensor barrier broadcast", WaitKind.COLLECTIVE),
     _row("distributed/param_and_grad_buffer.py", "finish_grad_sync finish_param_sync", WaitKind.COLLECTIVE),
     _row("horovod/torch/mpi_ops.py", "synchronize allreduce allgather broadcast barrier join", WaitKind.COLLECTIVE),
     _row(_C10D, "send recv batch_isend_irecv send_object_list recv_object_list isend irecv", WaitKind.POINT_TO_POINT),
@@ -93,7 +98,8 @@ ROWS = (
     _row("safetensors/torch.py", "save_file save_model", WaitKind.CHECKPOINT),
     _row("deepspeed/runtime/checkpoint_engine/", "", WaitKind.CHECKPOINT),
     _row("megatron/core/dist_checkpointing/", "", WaitKind.CHECKPOINT),
-    _row("torch/_dynamo/eval_frame.py", "", WaitKind.COMPILE),
+    # `_fn` of the same file stands in every call of what is compiled already, or kept from it.
+    _row("torch/_dynamo/eval_frame.py", "catch_errors explain export", WaitKind.COMPILE),
     _row("torch/_dynamo/convert_frame.py", "", WaitKind.COMPILE),
     _row("torch/_inductor/compile_fx.py", "", WaitKind.COMPILE),
     _row("torch/_inductor/codecache.py", "", WaitKind.COMPILE),

@@ -20,6 +20,8 @@ _DATE = (
     r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::[\d.]+)?(?: [+-]\d{4})?)"
 )
 _LS = re.compile(rf"^(?:\s*\d+\s+\d+\s+)?([-dlbcps])[-rwxsStT]{{9}}[.+@]?\s+\d+\s+\S+\s+\S+\s+{_SIZE}\s+{_DATE}\s+(\S.*)$")
+# What object stores print: the date first.
+_STORED = re.compile(rf"^\s*\d{{4}}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d)?Z?\s+{_SIZE}\s+([\w./:@+=-]+)\s*$")
 _NAME_SIZE = re.compile(rf"^\s*([\w./@+=-]*[\w@+=-])\s*[:\s]\s*{_SIZE}(?:\s*bytes)?\s*$")
 _SIZE_NAME = re.compile(rf"^\s*{_SIZE}\s+([\w./@+=-]*[./\w][\w./@+=-]*)\s*$")
 _FOLDER = re.compile(r"^(/?[\w./@+=-]+):$")
@@ -61,6 +63,8 @@ def _entry(line: str, folder: str) -> Listed | None:
         if name in {".", ".."}:
             return None
         return Listed(path=_join(folder, name), size_bytes=_bytes(number, unit), target=target.strip() or None, is_folder=kind == "d")
+    if row := _STORED.match(line):
+        return Listed(path=_join(folder, row[3]), size_bytes=_bytes(row[1], row[2]))
     if row := _POINTER.match(line):
         return Listed(path=_join(folder, row[1]), size_bytes=None, target=row[2])
     if row := _SIZE_NAME.match(line):

@@ -3,6 +3,7 @@
 import re
 
 from rankpatrol.core.records import Record
+from rankpatrol.formats.shell_answers import with_answers
 
 
 class ListedProcess(Record, frozen=True, kw_only=True):
@@ -18,16 +19,23 @@ class ListedProcess(Record, frozen=True, kw_only=True):
 
 
 class Listing(Record, frozen=True, kw_only=True):
-    """All that a text tells of processes and GPUs. `holders`: open GPU device files by the kernel's word; `named`: by the driver's."""
+    """All that a text tells of processes and GPUs.
+
+    `live_jobs` are all that run, where all were asked for; `known_jobs` run as well, as do those of a user that were asked for.
+    `holders`: open GPU device files by the kernel's word; `named`: by the driver's, `unresolved` those to which it has no name;
+    `names` are the driver's.
+    """
 
     processes: dict[int, ListedProcess]
     holders: frozenset[int]
     without_device: frozenset[int]
     named: frozenset[int]
     jobs: dict[int, str]
+    names: dict[int, str]
     live_jobs: frozenset[str] | None
     ended_jobs: frozenset[str]
-    users_without_jobs: frozenset[str]
+    known_jobs: frozenset[str]
+    jobs_of_users: dict[str, frozenset[str]]
     scheduler_failed: bool
     namespaced: bool
     absent: frozenset[int]
@@ -37,6 +45,7 @@ class Listing(Record, frozen=True, kw_only=True):
     memory_used: bool
     progress: bool
     nobody_named: bool
+    unresolved: frozenset[int] = frozenset()
 
 
 def _words(text: str) -> frozenset[str]:
@@ -61,11 +70,14 @@ _FUSER = re.compile(r"^\s*(?:fuser[^:]*|/dev/nvidia\S*):\s*([\d\s\w]*)$")
 _FUSER_ROW = re.compile(r"^\s*(?:/dev/nvidia\S*:)?\s*(\S+)\s+(\d+)\s+[Fferm.]{3,6}\s+(\S+)")
 _LSOF_ROW = re.compile(r"^(\S+)\s+(\d+)\s+(?:\d+\s+)?(\S+)\s+(?:\d+[rwu]?|mem)\s+CHR\s.*(/dev/nvidia\S*)")
 _APP_CSV = re.compile(r"^\s*(\d+),\s*(?:\S+,\s*)?(\d+)\s*MiB|^\s*(\d+),\s*[\w./ -]+,\s*\d+\s*MiB")
+_NO_NAME = re.compile(r"\[Not Found\]|\[Insufficient Permissions\]|\[N/A\]", re.IGNORECASE)
 _APPS_INLINE = re.compile(r"query-compute-apps\S*:?\s*(\d.*)$")
 _APP_TABLE = re.compile(r"^\|\s+\d+\s+(?:\S+\s+\S+\s+)?(\d+)\s+[CGM+]+\s+(.*?)\s+(\d+)\s*MiB\s*\|")
 _PMON = re.compile(r"^\s+\d+\s+(\d+)\s+[CGM]\s+(?:\d+|-)\s+(?:\d+|-)\s")
 _USED = re.compile(r"(\d+)\s*MiB\s*/\s*(\d+)\s*MiB")
-_UTIL = re.compile(r"\|\s+(\d{1,3})%\s+\S|\|\s*(\d{1,3})\s?%\s*\||utilization\S*\s*[:=]?\s*(\d{1,3})\s*%", re.IGNORECASE)
+_UTIL = re.compile(
+    r"\|\s+(\d{1,3})%\s+\S|\|\s*(\d{1,3})\s?%\s*\||utilization\S*\s*[:=]?\s*(\d{1,3})\s*%|\b\d+: (\d{1,3}) ?%", re.IGNORECASE
+)
 _JOB = re.compile(
     r"(?:SLURM_JOB_?ID[= ]|job[_=](?:id=)?|slurm-)(\d+)|(?:pod|kubepods\S*/pod)([0-9a-f][\w-]{6,})|docker[/-]([0-9a-f]{12})",
     re.IGNORECASE,
@@ -79,10 +91,14 @@ _ENDED = re.compile(
 _FAILED = re.compile(
     r"(?:squeue|slurm_load_jobs)\S* ?error: (?!Invalid job)|Unable to contact slurm|Connection refused|timed out", re.IGNORECASE
 )
+_ASKED_JOBS = re.compile(r"-j\w*[= ]?(\d+)")
+_ASKED_USER = re.compile(r"(?:-u|--users?)[= ]?(\w[\w.-]*)")
+_CHOICE = re.compile(r"(?:^|\s)(?:--me|-[ptAqnRL]|--(?:partition|states?|account|qos|name|reservation|licenses))\b")
 _GONE = re.compile(r"Invalid job id|COMPLETED|CANCELLED|FAILED|TIMEOUT")
 _NAMESPACE = re.compile(r"pid:\[(\d+)\]")
 _INITIAL_NAMESPACE = "4026531836"
 _CONTAINER = re.compile(
+    r"pid namespace of (?:its|their) own|(?:own|other|separate|different) pid namespace|"
     r"^\s*(?:in )?container\s*[:=]\s*(?:yes|true|1|docker|podman|kube\w*)|/\.dockerenv(?: exists)?$|docker exec|kubectl exec|container_id",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -100,10 +116,13 @@ _LONGEST = 2000
 def parse_processes(text: str) -> Listing:
     """Every process, GPU user and job that a text names. Never raises; an unknown line is skipped."""
     reader = _Reader()
-    for line in text.splitlines():
+    for line in with_answers(text):
         if len(line) <= _LONGEST:
             reader.line(line)
     return reader.done(text)
+
+
+_SETS = ("holders", "without", "named", "unresolved", "absent", "sessions", "unkilled")
 
 
 class _Reader:
@@ -112,11 +131,13 @@ class _Reader:
     def __init__(self) -> None:
         self.processes: dict[int, ListedProcess] = {}
         self.columns: list[str] | None = None
-        self.sets: dict[str, set[int]] = {name: set() for name in ("holders", "without", "named", "absent", "sessions", "unkilled")}
+        self.sets: dict[str, set[int]] = {name: set() for name in _SETS}
         self.jobs: dict[int, str] = {}
+        self.names: dict[int, str] = {}
         self.live: set[str] | None = None
         self.ended: set[str] = set()
-        self.without_jobs: set[str] = set()
+        self.known: set[str] = set()
+        self.of_users: dict[str, set[str]] = {}
         self.failed = False
         self.csv = False
         self.busy: list[float] = []
@@ -173,11 +194,15 @@ class _Reader:
         if found := _APPS_INLINE.search(line):
             self.sets["named"].update(int(pid) for pid in re.findall(r"(\d+),\s*\d+\s*MiB", found[1]))
             return True
-        if (found := _APP_TABLE.match(line)) or (found := _PMON.match(line)):
+        if found := _APP_TABLE.match(line):
+            self.names[int(found[1])] = found[2].strip()
+        if found or (found := _PMON.match(line)):
             self.sets["named"].add(int(found[1]))
             return True
         if self.csv and (found := _APP_CSV.match(line)):
-            self.sets["named"].add(int(found[1] or found[3]))
+            pid = int(found[1] or found[3])
+            self.sets["named"].add(pid)
+            self.sets["unresolved"].update((pid,) if _NO_NAME.search(line) else ())
             return True
         return False
 
@@ -210,7 +235,7 @@ class _Reader:
             return True
         if found := _CONTAINER_STATE.search(line):
             if found[2] == "Up":
-                self.live = (self.live or set()) | {found[1]}
+                self.known.add(found[1])
             else:
                 self.ended.add(found[1])
             return True
@@ -220,19 +245,19 @@ class _Reader:
         return False
 
     def _queue(self, options: str, answer: str) -> None:
-        """A query for one job or one user speaks of that job or user alone."""
+        """A query for one job, one user or one partition speaks of that alone; only one without a choice tells what does not run."""
         if _FAILED.search(answer):
             self.failed = True
             return
-        asked = set(re.findall(r"-j\w*[= ]?(\d+)", options))
+        asked = set(_ASKED_JOBS.findall(options))
         running = set(re.findall(r"\b(\d{2,})\b", answer)) if not _GONE.search(answer) else set()
-        if asked:
-            self.ended |= asked - running
-        user = re.search(r"-u\w*[= ]?(\w+)", options)
-        if running or not (asked or user):
+        self.ended |= asked - running
+        if user := _ASKED_USER.search(options):
+            self.of_users.setdefault(user[1], set()).update(running)
+        if asked or user or _CHOICE.search(options):
+            self.known |= running
+        else:
             self.live = (self.live or set()) | running
-        elif user:
-            self.without_jobs.add(user[1])
 
     def _of_one(self, pid: int, words: str) -> None:
         if _ABSENT.search(words):
@@ -247,7 +272,7 @@ class _Reader:
         if _FAILED.search(line) and "squeue" in line:
             self.failed = True
         self.used = self.used or any(int(used) > _IDLE_MIB for used, _ in _USED.findall(line))
-        if "%" in line and ("|" in line or "util" in line.lower()):
+        if "%" in line and ("|" in line or "util" in line.lower() or "nvidia-smi" in line):
             self.busy += [float(next(word for word in found if word)) for found in _UTIL.findall(line)]
         if found := _KILLED.search(line):
             self.sets["unkilled"].update(int(word) for word in found.groups() if word)
@@ -262,11 +287,14 @@ class _Reader:
             without_device=frozenset(self.sets["without"] - self.sets["holders"]),
             named=frozenset(self.sets["named"]),
             jobs=self.jobs,
+            names=self.names,
             live_jobs=frozenset(self.live) if self.live is not None else None,
             ended_jobs=frozenset(self.ended),
-            users_without_jobs=frozenset(self.without_jobs),
+            known_jobs=frozenset(self.known | (self.live or set())),
+            jobs_of_users={user: frozenset(jobs) for user, jobs in self.of_users.items()},
             scheduler_failed=self.failed,
             namespaced=bool(spaces - {_INITIAL_NAMESPACE}) or _CONTAINER.search(text) is not None,
+            unresolved=frozenset(self.sets["unresolved"]),
             absent=frozenset(self.sets["absent"]),
             sessions=frozenset(self.sets["sessions"]),
             unkilled=frozenset(self.sets["unkilled"]),

@@ -121,6 +121,27 @@ def _named_thread(found: re.Match[str]) -> ThreadLine:
     return ThreadLine(newest_first=False, name=found[1])
 
 
+# Tools that show no C functions print the line of code instead: what it calls is what runs below the innermost Python frame.
+_CALLED = (
+    (re.compile(r"\b(?:time|_time|asyncio)\.sleep\(|(?<![\w.])sleep\("), "clock_nanosleep"),
+    (re.compile(r"\.(?:item|tolist|cpu)\(\)"), "_local_scalar_dense"),
+    (re.compile(r"\.synchronize\(\)"), "cudaStreamSynchronize"),
+    (re.compile(r"\b(?:handle|work|req|request|future|fut)s?(?:\[[^\]]*\])?\.wait\("), "c10d::Work::wait"),
+)
+# The frame that takes the stack is no part of what the program does.
+_TAKES_STACKS = re.compile(r"\b(?:print_stack|format_stack|extract_stack|_current_frames|dump_traceback)\(\s*\)")
+
+
+def called_in(source: str) -> str | None:
+    """The C function that a line of code waits in, where the line tells."""
+    return next((name for pattern, name in _CALLED if pattern.search(source)), None)
+
+
+def takes_stacks(source: str) -> bool:
+    """True for the line that printed the stack it stands in."""
+    return _TAKES_STACKS.search(source) is not None
+
+
 _LONGEST = 1000
 _HEX_OR_NUMBER = r"(0[xX][0-9a-fA-F]+|\d+)"
 # In order: a header is looked for before a frame, the exact before the loose.
@@ -141,6 +162,8 @@ _ROWS: tuple[tuple[re.Pattern[str], _Maker], ...] = (
     ),
     (re.compile(r"^\s*(?:\* )?frame #\d+: 0x[0-9a-f]+ [^`]*`([^+\n]+?)(?: \+ \d+)?(?: at .*)?$"), _gdb_frame),
     (re.compile(r"^\s{2,6}(\S.*?) \(([^()\s:]+|<[^>]*>)(?::(\d+))?\)\s*$"), _pyspy_frame),
+    # Chats and issue forms take the margin away: what is left is a frame only with its file and line.
+    (re.compile(r"^([\w.<>]+) \(([^()\s:]+\.py):(\d+)\)\s*$"), _pyspy_frame),
 )
 
 

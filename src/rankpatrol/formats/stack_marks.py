@@ -55,7 +55,9 @@ _HEADER_KEYS = _words(
     "status threads comm device local_world_size"
 )
 _KEY = re.compile(r"(?<![\w./-])([A-Za-z_]\w*)\s*=\s*")
-_MARKED = re.compile(r"^\s*(?:[#=*>\[<@-]|={2,}|-{2,}|(?i:global |worker |process )?rank\b|(?i:node|host)[ :=])", re.IGNORECASE)
+# A remark of the observer tells of several ranks, or of what changed between two looks.
+_TELLS = re.compile(r"\branks\b|\b(?:same|identical|unchanged|again|later|since|last|after|steps?)\b", re.IGNORECASE)
+_MARKED = re.compile(r"^\s*(?:[#=*>\[<@-]|={2,}|-{2,}|(?i:global |worker |process )?rank(?:\b|\d)|(?i:node|host)[ :=])", re.IGNORECASE)
 _RANK = re.compile(r"(?<![A-Za-z])(?:global[ _-]?)?rank[ =:_#-]{0,3}(\d{1,5})\b", re.IGNORECASE)
 _LOCAL = re.compile(r"local[ _-]?rank", re.IGNORECASE)
 _PID = re.compile(r"(?<![A-Za-z_])pid[ =:#]{1,3}(\d+)", re.IGNORECASE)
@@ -69,8 +71,8 @@ _SHOWN = re.compile(
     r"^\s*(?:[$#>] ?)(?:sudo )?(?:py-spy dump|pystack remote|gdb|eu-stack|pstack|gstack)\b.*?\b(\d{2,})\b[^\d]*$"
 )
 _ATTACHED = re.compile(r"^\s*(?:Attaching to process|PID:?|pid) (\d+)\s*(?:-\s*process)?:?\s*$")
-_STATE = re.compile(r"(?<![\w-])(?:state|stat|status)[ =:]{1,3}\(?([RSDTtZIX])(?![a-z])\w*", re.IGNORECASE)
-_CHANNEL = re.compile(r"wchan[ =:]{1,3}([A-Za-z_][\w.]*)")
+_STATE = re.compile(r"(?<![\w-])(?:[Ss]tate|STATE|stat|STAT|[Ss]tatus|STATUS)[ \t=:]{1,4}\(?([RSDTtZIX])[sl+<NL]*(?!\w)")
+_CHANNEL = re.compile(r"wchan[ \t=:]{1,4}([A-Za-z_][\w.]*)")
 _PROC = re.compile(r"/proc/(\d+)/")
 _THREADS = re.compile(r"(?:LWP|thread) count[^:=]*[:=]\s*(\d+)|(?<![A-Za-z])Threads:\s*(\d+)|nlwp[ =:]+(\d+)", re.IGNORECASE)
 
@@ -86,13 +88,15 @@ def read_header(line: str) -> Header | None:
         return Header(pid=int(found[1]))
     if len(line) > _LONGEST or not _MARKED.match(line):
         return None
-    if any(key.lower() not in _HEADER_KEYS for key in _KEY.findall(line)):
+    if _TELLS.search(line) or any(key.lower() not in _HEADER_KEYS for key in _KEY.findall(line)):
         return None
     return _header(line)
 
 
 def _header(line: str) -> Header | None:
     ranks = [found for found in _RANK.finditer(line) if not _LOCAL.match(line, max(0, found.start() - 6))]
+    if len({found[1] for found in ranks}) > 1:
+        return None
     pid = _PID.search(re.sub(_PARENT, "", line))
     if not ranks and pid is None:
         return None

@@ -2,31 +2,36 @@
 
 import re
 
+import msgspec
+
 from rankpatrol.core.records import Record
 from rankpatrol.core.snapshot import Frame, ThreadStack
+from rankpatrol.formats.pasted_lines import plain_lines
 from rankpatrol.formats.stack_json import read_documents
-from rankpatrol.formats.stack_lines import NativeLine, ThreadLine, read_line
+from rankpatrol.formats.stack_lines import NativeLine, ThreadLine, called_in, read_line, takes_stacks
 from rankpatrol.formats.stack_marks import Fact, Header, ToldProcess, merge, read_fact, read_header
 
 
 class ToldStacks(Record, frozen=True):
     """All processes in the order of the text, and the lines that are no stack.
 
-    `cut`: the text ends in a stack that is printed newest call last, so its innermost frames may be missing.
+    `cut`: the text ends in a stack that is printed newest call last, so its innermost frames may be missing. `world_size` is what the
+    text says of it, `local`: its numbers are those within a node. `context_at` counts the stacks before each line of context.
     """
 
     processes: tuple[ToldProcess, ...]
     context: tuple[str, ...]
     stack_lines: int
     cut: bool = False
+    world_size: int | None = None
+    local: bool = False
+    context_at: tuple[int, ...] = ()
 
 
 _KERNEL = re.compile(r"^\s*\[<[0-9a-fx]*>\]\s+(\w[\w.]*)\+0x")
 _FAILURE = re.compile(
     r"^\s*(?:Error|error|ERROR)\b:?\s*(.*(?:suspend|attach|process|permission|denied|timed out|stack|python).*)", re.IGNORECASE
 )
-_PREFIX = re.compile(r"^(?:\[(?:rank|default|1,)?(\d{1,5})\](?:<\w+>)?:? ?|(\d{1,5}): )(.*)$")
-_FEWEST_PREFIXED_LINES = 3
 
 
 def looks_like_stacks(text: str) -> bool:
@@ -54,6 +59,7 @@ def _may_be_stacks(text: str) -> bool:
     return sum(1 for line in lines if read_line(line) or read_header(line) or _KERNEL.match(line)) * 4 >= len(lines)
 
 
+_WORLD_SIZE = re.compile(r"(?<![A-Za-z_])(?:world[_ -]?size|nranks|num_ranks)\W{1,3}(\d{1,6})\b", re.IGNORECASE)
 _LONG, _PROBES, _PROBE_CHARS = 4 << 20, 400, 500
 _WORDS = ("Thread", "thread", "File ", "#0 ", "[<", '"frames"', "TID ")
 _FEWEST_LINES = 2
@@ -69,28 +75,46 @@ def _is_a_log(parsed: ToldStacks) -> bool:
 
 def parse_stacks(text: str) -> ToldStacks:
     """Every stack in a text, with whom it belongs to. Never raises: what is no stack is context."""
+    sizes = [int(number) for number in _WORLD_SIZE.findall(text)]
     text, documents = read_documents(text)
+    lines, local = plain_lines(text)
     reader = _Reader()
-    for line in _demultiplexed(text.splitlines()):
+    for line in lines:
         if (document := documents.get(line)) is not None:
             reader.document(document)
         else:
             reader.line(line)
-    return reader.done(cut=not text.endswith("\n"))
+    return msgspec.structs.replace(reader.done(cut=not text.endswith("\n")), world_size=max(sizes, default=None), local=local)
 
 
-def _demultiplexed(lines: list[str]) -> list[str]:
-    """Lines that a launcher has prefixed with their rank, put together rank by rank."""
-    found = [(line, _PREFIX.match(line)) for line in lines]
-    stacks = sum(1 for _, match in found if match and read_line(match[3]) is not None)
-    if stacks < _FEWEST_PREFIXED_LINES:
-        return lines
-    by_rank: dict[int, list[str]] = {}
-    loose = [line for line, match in found if match is None]
-    for _, match in found:
-        if match:
-            by_rank.setdefault(int(match[1] or match[2]), []).append(match[3])
-    return [*loose, *(line for rank, its in by_rank.items() for line in (f"## rank={rank}", *its))]
+class _OpenThread:
+    """A thread while its lines are read, in their order; `sources` are the lines of code of its frames, by their number."""
+
+    def __init__(self, line: ThreadLine, frames: list[Frame], native: list[str]) -> None:
+        self.line, self.frames, self.native = line, frames, native
+        self.sources: dict[int, str] = {}
+
+    def source(self, line: str) -> None:
+        """The first line below a frame is its code; what follows are local variables."""
+        if self.frames and not self.native:
+            self.sources.setdefault(len(self.frames) - 1, line.strip())
+
+    def done(self) -> ThreadStack:
+        order = 1 if self.line.newest_first else -1
+        frames, native = self.frames[::order], self.native[::order]
+        source = self.sources.get(0 if order == 1 else len(frames) - 1, "")
+        if takes_stacks(source) and len(frames) > 1:
+            frames = frames[1:]
+        elif not native and (name := called_in(source)) is not None:
+            native = [name]
+        return ThreadStack(
+            thread_id=self.line.thread_id,
+            name=self.line.name,
+            active=bool(self.line.active),
+            owns_gil=self.line.owns_gil,
+            frames=tuple(frames),
+            native=tuple(native),
+        )
 
 
 class _Open:
@@ -98,7 +122,7 @@ class _Open:
 
     def __init__(self, header: Header) -> None:
         self.header = header
-        self.threads: list[tuple[ThreadLine, list[Frame], list[str]]] = []
+        self.threads: list[_OpenThread] = []
         self.kernel: list[str] = []
         self.facts = Fact()
         self.failure: str | None = None
@@ -108,11 +132,11 @@ class _Open:
         return not (self.threads or self.kernel or self.failure or self.facts != Fact())
 
     def done(self) -> ToldProcess:
-        kept = [(line, frames, native) for line, frames, native in self.threads if frames or native]
+        kept = [each for each in self.threads if each.frames or each.native]
         return ToldProcess(
             header=self.header,
-            threads=tuple(_thread(*each) for each in kept),
-            activity=tuple(line.active for line, _, _ in kept),
+            threads=tuple(each.done() for each in kept),
+            activity=tuple(each.line.active for each in kept),
             kernel=tuple(self.kernel),
             state=self.facts.state,
             wait_channel=self.facts.wait_channel,
@@ -122,18 +146,6 @@ class _Open:
         )
 
 
-def _thread(line: ThreadLine, frames: list[Frame], native: list[str]) -> ThreadStack:
-    order = 1 if line.newest_first else -1
-    return ThreadStack(
-        thread_id=line.thread_id,
-        name=line.name,
-        active=bool(line.active),
-        owns_gil=line.owns_gil,
-        frames=tuple(frames[::order]),
-        native=tuple(native[::order]),
-    )
-
-
 class _Reader:
     """Goes through a text once, line by line."""
 
@@ -141,6 +153,8 @@ class _Reader:
         self.closed: list[_Open] = []
         self.at = _Open(Header())
         self.context: list[str] = []
+        self.context_at: list[int] = []
+        self.taken = 0
         self.stack_lines = 0
         self.mark: Header | None = None
         self.separated = False
@@ -151,6 +165,7 @@ class _Reader:
             return
         if not (self._stack_line(line) or self._mark(line)):
             self.context.append(line)
+            self.context_at.append(self.taken + bool(self.at.threads))
         self.separated = False
 
     def document(self, processes: tuple[ToldProcess, ...]) -> None:
@@ -159,7 +174,7 @@ class _Reader:
             header = merge(process.header, self.at.header) if self.at.is_empty() else process.header
             self._open(header)
             self.at.threads = [
-                (
+                _OpenThread(
                     ThreadLine(newest_first=True, thread_id=t.thread_id, name=t.name, active=active, owns_gil=t.owns_gil),
                     list(t.frames),
                     list(t.native),
@@ -169,11 +184,15 @@ class _Reader:
             self.stack_lines += sum(len(thread.frames) for thread in process.threads)
 
     def done(self, *, cut: bool) -> ToldStacks:
-        cut = cut and bool(self.at.threads) and not self.at.threads[-1][0].newest_first
+        cut = cut and bool(self.at.threads) and not self.at.threads[-1].line.newest_first
         processes = [each.done() for each in (*self.closed, self.at) if not each.is_empty()]
         kept = tuple(process for process in processes if process.threads or process.kernel or process.failure or process.header != Header())
         return ToldStacks(
-            kept if any(process.threads or process.kernel for process in kept) else (), tuple(self.context), self.stack_lines, cut
+            kept if any(process.threads or process.kernel for process in kept) else (),
+            tuple(self.context),
+            self.stack_lines,
+            cut,
+            context_at=tuple(self.context_at),
         )
 
     def _stack_line(self, line: str) -> bool:
@@ -185,26 +204,32 @@ class _Reader:
         if isinstance(event, ThreadLine):
             self._thread_line(event)
         elif event is None or not self._frame(event, line):
-            return bool(self.at.threads) and line.startswith("    ") and _is_source(line)
+            return self._source(line)
         self.stack_lines += 1
         return True
 
+    def _source(self, line: str) -> bool:
+        if not self.at.threads or not _is_source(line):
+            return False
+        self.at.threads[-1].source(line)
+        return True
+
     def _thread_line(self, event: ThreadLine) -> None:
-        same = self.at.threads and event.name == "MainThread" and any(t.name == "MainThread" for t, _, _ in self.at.threads)
+        same = self.at.threads and event.name == "MainThread" and any(each.line.name == "MainThread" for each in self.at.threads)
         if same:
             self._open(self.at.header)
-        self.at.threads.append((event, [], []))
+        self.at.threads.append(_OpenThread(event, [], []))
 
     def _frame(self, event: Frame | NativeLine, line: str) -> bool:
         if not self.at.threads:
             if not _may_begin(event, line):
                 return False
-            self.at.threads.append((ThreadLine(newest_first=", in " not in line or "#" in line[:8]), [], []))
-        _, frames, native = self.at.threads[-1]
+            self.at.threads.append(_OpenThread(ThreadLine(newest_first=", in " not in line or "#" in line[:8]), [], []))
+        thread = self.at.threads[-1]
         if isinstance(event, Frame):
-            frames.append(event)
+            thread.frames.append(event)
         elif not event.name.startswith("?"):
-            native.append(event.name)
+            thread.native.append(event.name)
         return True
 
     def _mark(self, line: str) -> bool:
@@ -217,7 +242,7 @@ class _Reader:
                 self._open(Header())
             self.at.failure = line.strip()
             return True
-        if self.at.threads and not self.at.threads[-1][0].newest_first and self.at.header != Header() and _RAISED.match(line):
+        if self.at.threads and not self.at.threads[-1].line.newest_first and self.at.header != Header() and _RAISED.match(line):
             self.at.raised = line.strip()
             return False
         if self._fact(line):
@@ -238,7 +263,7 @@ class _Reader:
         if fact is None:
             return False
         for each in [*reversed(self.closed), self.at] if fact.pid is not None else [self.at]:
-            if fact.pid is None or each.header.pid == fact.pid or any(t.thread_id == fact.pid for t, _, _ in each.threads):
+            if fact.pid is None or each.header.pid == fact.pid or any(thread.line.thread_id == fact.pid for thread in each.threads):
                 each.facts = Fact(
                     state=fact.state or each.facts.state,
                     wait_channel=fact.wait_channel or each.facts.wait_channel,
@@ -250,6 +275,7 @@ class _Reader:
     def _open(self, header: Header) -> None:
         if not self.at.is_empty() or self.at.header.rank is not None:
             self.closed.append(self.at)
+        self.taken += bool(self.at.threads)
         self.at = _Open(header)
 
 

@@ -1,7 +1,7 @@
 """A rank that waits for a loader process, and what that process is stuck in."""
 
 from rankpatrol.analysis.causes.storage import in_kernel
-from rankpatrol.analysis.frames import is_inside, say_frame, users_frame
+from rankpatrol.analysis.frames import is_inside, plain_name, say_frame, users_frame
 from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.scene import Cause, Scene
 from rankpatrol.analysis.waits import IO_CALLS, blocking_call, main_thread, say_call
@@ -28,14 +28,24 @@ def _stack(scene: Scene, rank: int, loader: ProcessSample) -> ThreadStack | None
 
 
 def _holds_a_sample(scene: Scene, rank: int, loader: ProcessSample) -> bool:
-    """Fetching by its stack; without one, running or in a file call by the kernel's word. An idle one polls for an index."""
+    """Whatever its stack is in but the wait for an index or its own end; without one, running or in a file call by the kernel's word.
+
+    A dataset may bring a fetcher of its own, and `worker_init_fn` runs before the first sample: torch's fetch need not be in the stack.
+    """
     thread = _stack(scene, rank, loader)
     if loader.state in "TtD":
         return True
     if thread is not None and thread.frames:
-        return is_inside(thread, WaitKind.LOADING)
+        return is_inside(thread, WaitKind.LOADING) or not (waits_for_index(thread) or is_inside(thread, WaitKind.TEARDOWN))
     call = blocking_call(loader)
     return loader.state == "R" or (call is not None and call.name in IO_CALLS)
+
+
+def waits_for_index(thread: ThreadStack) -> bool:
+    """True for a loader process without work: its loop waits in `get` of its own queue, called by nothing else."""
+    at = next((at for at, frame in enumerate(thread.frames) if plain_name(frame) == "_worker_loop"), None)
+    called = thread.frames[at - 1] if at else None
+    return called is not None and called.file.endswith("multiprocessing/queues.py") and plain_name(called) == "get"
 
 
 def _clarity(loader: ProcessSample) -> tuple[int, int]:
@@ -53,7 +63,7 @@ def _blame(scene: Scene, rank: int, loader: ProcessSample, stuck: list[ProcessSa
     frame = users_frame(thread) if thread is not None else None
     if frame is not None:
         lines += 1
-        reasons.append(f"its stack stands in {say_frame(frame)}, below the fetch of a sample")
+        reasons.append(f"its stack stands in {say_frame(frame)}, while the rank waits for its sample")
     others = [str(other.id.pid) for other in stuck if other is not loader]
     if others:
         reasons.append(f"loader process {', '.join(others)} of this rank is stuck as well")

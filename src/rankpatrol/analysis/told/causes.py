@@ -204,7 +204,7 @@ def blocked(scene: Scene, rank: int) -> Cause | None:
     if cause is None:
         return None
     still = here.stands_still()
-    if _may_compute(here, rank):
+    if _may_compute(here, rank) and not _is_alone_outside(here, rank):
         phrase = f"rank {rank} {here.waits[rank].what}, waiting or computing"
         cause = Cause(verdict="undetermined", cause="unknown", rank=rank, phrase=phrase, lines=0)
     if cause.verdict != "hang" and still is not None:
@@ -217,7 +217,8 @@ def blocked(scene: Scene, rank: int) -> Cause | None:
         return msgspec.structs.replace(cause, cause="p2p_mismatch", lines=1, reasons_for=(*reasons, _chain(rank)))
     if here.waits[rank].kind is WaitKind.TEARDOWN:
         return msgspec.structs.replace(cause, cause="teardown_deadlock")
-    return msgspec.structs.replace(cause, cause="unknown", lines=1, reasons_for=reasons)
+    doubts = ("the tool does not say whether it runs: it may compute",) if still is None and _may_compute(here, rank) else ()
+    return msgspec.structs.replace(cause, cause="unknown", lines=1, reasons_for=reasons, reasons_against=doubts)
 
 
 _WAITING_NAMES = re.compile(
@@ -233,6 +234,27 @@ def _may_compute(scene: ToldScene, rank: int) -> bool:
     if thread is None or not thread.frames:
         return False
     return _WAITING_NAMES.match(plain_name(thread.frames[0])) is None
+
+
+def _is_alone_outside(scene: ToldScene, rank: int) -> bool:
+    """True where all others meet in a collective and this rank stands in a line of the user's own, in no part of a model's step.
+
+    Whoever computes a forward pass or an update is seen in torch, or below its call of a module, at almost any moment.
+    """
+    thread = scene.thread(rank)
+    others = [wait.kind for each, wait in scene.waits.items() if each != rank]
+    if thread is None or len(others) < _FEWEST_PEERS or any(kind not in _MEETINGS for kind in others):
+        return False
+    return is_users(thread.frames[0]) and not any(
+        _STEPS.search(frame.file) or _STEP_NAMES.match(plain_name(frame)) for frame in thread.frames[:_NEAR]
+    )
+
+
+_FEWEST_PEERS = 2
+_NEAR = 8
+_MEETINGS = frozenset({WaitKind.COLLECTIVE, WaitKind.POINT_TO_POINT, WaitKind.DEVICE, WaitKind.BACKWARD})
+_STEPS = re.compile(r"/torch/(nn|optim|_dynamo|_inductor|amp|autograd)/")
+_STEP_NAMES = re.compile(r"^_*(?:forward|backward|\w*loss|\w*step_fn|compute_\w+|optimizer_step|step|generate|sample|rollout)$")
 
 
 def _chain(rank: int) -> str:

@@ -20,8 +20,12 @@ _SIDE = re.compile(
 )
 # Ranks of a pipeline stand in different operations by design.
 _PIPELINE = re.compile(r"pipeline|schedules?\.py|pipe/engine|forward_backward|p2p", re.IGNORECASE)
+# The handle of an operation is waited for: which operation it was, and whether the others are in it, is not said.
+_HANDLES = frozenset({"wait", "wait_tensor", "wait_for_unshard", "finish_grad_sync", "finish_param_sync"})
 _CERTAIN = frozenset({WaitKind.COLLECTIVE, WaitKind.POINT_TO_POINT})
 _MEETINGS = _CERTAIN | {WaitKind.DEVICE, WaitKind.BACKWARD}
+# Every step passes through these at its own pace: only that nothing moves makes a fault of it.
+_PASSING = frozenset({WaitKind.BACKWARD, WaitKind.DEVICE})
 _NO_PLACE = ("/lib/python3", "torch/distributed/c10d_logger.py", "torch/utils/_contextlib.py", "<frozen ")
 
 
@@ -102,6 +106,8 @@ def _one_place(scene: ToldScene, place: Place) -> Diagnosis | None:
     quiet = scene.measured.gpu_busy and scene.measured.power_w
     if len(scene.samples) < 2 or not (still or quiet):
         return None
+    if (missing := scene.not_seen_waiting()) is not None:
+        return _unseen(scene, place, missing, still)
     return Diagnosis(
         verdict="hang",
         cause="collective_started_everywhere",
@@ -110,6 +116,26 @@ def _one_place(scene: ToldScene, place: Place) -> Diagnosis | None:
         reasons_for=tuple(filter(None, (_crowd(scene), still))),
         reasons_against=("stacks do not show whether all of them are in the same call of that line",),
         suggested=("Look at the links and GPUs between these ranks; flight recorders show who has not started the collective",),
+    )
+
+
+def _unseen(scene: ToldScene, place: Place, missing: str, still: str | None) -> Diagnosis | None:
+    """Peers that wait, and ranks of which nothing is known: only a single process that could not be stopped tells something itself."""
+    odd = scene.cannot_be_stopped()
+    why = f"{say_ranks(scene.victims)} wait in {place.say()}, and {missing}"
+    return (
+        Diagnosis(
+            verdict="hang",
+            cause="unknown",
+            culprit_ranks=odd,
+            victim_ranks=scene.victims,
+            sentence=why,
+            reasons_for=tuple(filter(None, (_crowd(scene), still))),
+            reasons_against=("whoever is not shown may wait with them",),
+            suggested=("Look at the state of what is not shown (/proc/PID/status, wchan): stopped, in a file call, or gone",),
+        )
+        if still
+        else None
     )
 
 
@@ -130,7 +156,8 @@ def _several(scene: ToldScene, groups: Mapping[Place, list[int]]) -> Diagnosis:
     operations = {place.operation for place in groups}
     sure = _CERTAIN | {WaitKind.BACKWARD} if scene.stands_still() else _CERTAIN
     certain = all(place.kind in sure for place in groups)
-    if odd is not None and certain and odd[0].kind in _CERTAIN and not any(_is_pipeline(place) for place in groups):
+    unsaid = any(place.operation in _HANDLES or place.operation.startswith("ncclComm") for place in groups)
+    if odd is not None and certain and odd[0].kind in _CERTAIN and not unsaid and not any(_is_pipeline(place) for place in groups):
         place, rank = odd
         conditional = len(operations) == 1 or place.operation == "barrier" or _is_side(place, groups)
         return _named(scene, groups, rank, "rank_conditional_collective" if conditional else "collective_mismatch_op")
@@ -139,9 +166,31 @@ def _several(scene: ToldScene, groups: Mapping[Place, list[int]]) -> Diagnosis:
     side = _side_rank(groups) if certain else None
     if side is not None:
         return _named(scene, groups, side, "rank_conditional_collective")
+    if not scene.stands_still() and any(_is_passed(scene, place, ranks[0]) for place, ranks in groups.items()):
+        return _passing(scene, groups)
     ending = any(place.kind is WaitKind.TEARDOWN for place in groups)
-    mismatch = any(place.kind is WaitKind.COLLECTIVE for place in groups)
+    # Several ranks in one plain line wait for a call below it; one alone may as well do something else.
+    mismatch = any(place.kind is WaitKind.COLLECTIVE for place in groups) and all(
+        place.kind in _MEETINGS or len(ranks) > 1 for place, ranks in groups.items()
+    )
     return _unnamed(scene, groups, "teardown_deadlock" if ending else "collective_mismatch_op" if mismatch else "unknown")
+
+
+def _is_passed(scene: ToldScene, place: Place, rank: int) -> bool:
+    """True for a part of a step: backward, a wait for the GPU, or a line within a model's or an optimizer's call."""
+    thread = scene.thread(rank)
+    frames = thread.frames if thread is not None and place.kind not in _MEETINGS else ()
+    return place.kind in _PASSING or any("/torch/nn/" in frame.file or "/torch/optim/" in frame.file for frame in frames)
+
+
+def _passing(scene: ToldScene, groups: Mapping[Place, list[int]]) -> Diagnosis:
+    return Diagnosis(
+        verdict="undetermined",
+        cause="unknown",
+        victim_ranks=scene.victims,
+        sentence=f"ranks are in different parts of a step, as they are at any moment of a running job: {_say(groups)}",
+        suggested=("Take a second look a minute later: whether the ranks stand still is what decides",),
+    )
 
 
 def _odd(groups: Mapping[Place, list[int]]) -> tuple[Place, int] | None:

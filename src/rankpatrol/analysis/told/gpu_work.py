@@ -6,10 +6,12 @@ from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.records import Record
 
 _CSV_HEADER = re.compile(r"^\s*#?\s*(?:index|gpu|timestamp|name)\b.*(?:utilization|util)", re.IGNORECASE)
+_QUERY = re.compile(r"--query-gpu=([\w.,]+)")
 _TABLE_ROW = re.compile(r"\|\s*\S*\s+\d+C?\s+P\d+\s+(\d+)W\s*/\s*(\d+)W\s*\|\s*\d+MiB\s*/\s*\d+MiB\s*\|\s*(\d{1,3})%")
 _DMON = re.compile(r"^\s+(\d+)\s+(\d+)\s+\d+\s+(?:\d+|-)\s+(\d+)\s+(\d+)\s")
 _NAMED = re.compile(r"gpu\S*[ =](\d+).*?util\w*[= ](\d{1,3}).*?power\w*[= ](\d+(?:\.\d+)?)", re.IGNORECASE)
-_RAS_COUNT = re.compile(r"rank[ =](\d+)\b(.*)$", re.IGNORECASE)
+_RAS_COUNT = re.compile(r"\brank[ =](\d+)\b((?:(?!\brank[ =]).)*)", re.IGNORECASE)
+_RAS_COMMUNICATOR = re.compile(r"^\s*#(\d+-\d+)\b")
 _COUNT = re.compile(
     r"\b(AllReduce|AllGather|ReduceScatter|Broadcast|AlltoAll|AllToAll|Reduce|Send|Recv|SendRecv)[ =:]+(\d+)", re.IGNORECASE
 )
@@ -101,12 +103,12 @@ def _counted(text: str) -> Diagnosis | None:
     if (behind := _behind(text)) is not None:
         return behind
     counts = _counts(text)
-    if len(counts) < 2:
+    if sum(len(its) for its in counts.values()) < _FEWEST_RANKS:
         return None
-    different = {tuple(sorted(each.items())) for each in counts.values()}
     frozen = _FROZEN.search(text) is not None
-    if len(different) > 1:
-        return _spread(counts, frozen)
+    apart = [its for its in counts.values() if len({tuple(sorted(each.items())) for each in its.values()}) > 1]
+    if apart:
+        return _spread(apart[0], frozen, numbered_alike=len(counts) == 1)
     spinning = _spins(_gpus(text))
     if not (frozen or spinning):
         return Diagnosis(
@@ -129,21 +131,29 @@ def _counted(text: str) -> Diagnosis | None:
     )
 
 
-def _counts(text: str) -> dict[int, dict[str, int]]:
-    counts: dict[int, dict[str, int]] = {}
+_FEWEST_RANKS = 2
+
+
+def _counts(text: str) -> dict[str, dict[int, dict[str, int]]]:
+    """Operations by communicator and by its ranks; one that has no number is the only one."""
+    counts: dict[str, dict[int, dict[str, int]]] = {}
+    communicator = ""
     for line in text.splitlines():
-        if (found := _RAS_COUNT.search(line)) and (pairs := _COUNT.findall(found[2])):
-            counts[int(found[1])] = {name.lower(): int(number) for name, number in pairs}
+        if found := _RAS_COMMUNICATOR.match(line):
+            communicator = found[1]
+        for rank, words in _RAS_COUNT.findall(line):
+            if pairs := _COUNT.findall(words):
+                counts.setdefault(communicator, {})[int(rank)] = {name.lower(): int(number) for name, number in pairs}
     return counts
 
 
-def _spread(counts: dict[int, dict[str, int]], frozen: bool) -> Diagnosis:
+def _spread(counts: dict[int, dict[str, int]], frozen: bool, *, numbered_alike: bool) -> Diagnosis:
+    """Of several communicators each counts its own ranks from 0: then a number is no rank of the job."""
     totals = {rank: sum(each.values()) for rank, each in counts.items()}
     least = min(totals.values())
     late = tuple(rank for rank, total in totals.items() if total == least)
-    return _late(
-        late if len(late) * 2 < len(totals) else None, f"ranks have launched between {least} and {max(totals.values())} operations", frozen
-    )
+    named = late if numbered_alike and len(late) * 2 < len(totals) else None
+    return _late(named, f"ranks have launched between {least} and {max(totals.values())} operations", frozen)
 
 
 def _behind(text: str) -> Diagnosis | None:
@@ -181,11 +191,18 @@ def _late(ranks: tuple[int, ...] | None, why: str, frozen: bool) -> Diagnosis:
     )
 
 
+_LONGEST_ROW = 1000
+
+
 def _gpus(text: str) -> list[Gpu]:
     columns: list[str] | None = None
     found: list[Gpu] = []
     for line in text.splitlines():
-        if _CSV_HEADER.match(line) and "," in line:
+        if len(line) > _LONGEST_ROW:
+            continue
+        if asked := _QUERY.search(line):
+            columns = asked[1].lower().split(",")
+        elif _CSV_HEADER.match(line) and "," in line:
             columns = [cell.strip().lower() for cell in line.split(",")]
         elif columns is not None and line.count(",") == len(columns) - 1:
             found += _csv_row(columns, line)

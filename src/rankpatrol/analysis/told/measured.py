@@ -1,6 +1,7 @@
 """What observers measured beside the stacks they pasted: CPU, power, bytes, progress bars, and that nothing moved."""
 
 import re
+from itertools import pairwise
 from statistics import median
 
 from rankpatrol.core.records import Record
@@ -17,6 +18,7 @@ class Measured(Record, frozen=True, kw_only=True):
     no_step: tuple[str, ...] = ()
     power_w: dict[int, float]
     gpu_busy: bool | None = None
+    steps_advance: bool = False
 
 
 _RANK = re.compile(r"\brank[ =:]?(\d+)", re.IGNORECASE)
@@ -60,7 +62,36 @@ def measure(context: tuple[str, ...]) -> Measured:
     still = tuple(line for line in short if _STILL.search(line) or _same_numbers(line))
     no_step = tuple(line for line in short if _NO_STEP.search(line))
     busy = any(_BUSY.search(line) for line in context if "util" in line.lower() or "gpu" in line.lower())
-    return Measured(moved=tuple(moved), still=still, no_step=no_step, power_w=power, gpu_busy=busy or None)
+    return Measured(
+        moved=tuple(moved),
+        still=still,
+        no_step=no_step,
+        power_w=power,
+        gpu_busy=busy or None,
+        steps_advance=_advance(context),
+    )
+
+
+def _advance(context: tuple[str, ...]) -> bool:
+    """True where lines of a job's log count steps upwards. When they were written is not said: this alone is no sign of life."""
+    steps = _steps(context)
+    return len(steps) > 1 and steps == sorted(steps) and steps[0] < steps[-1]
+
+
+def steps_between(around: tuple[tuple[str, ...], ...]) -> bool:
+    """True where the log's steps went on from one look to the next: each group of lines around the looks counts further."""
+    last = [max(steps) for lines in around if (steps := _steps(lines))]
+    return len(around) > _ONE_LOOK and len(last) > 1 and all(before < after for before, after in pairwise(last))
+
+
+def _steps(lines: tuple[str, ...]) -> list[int]:
+    return [int(found[1]) for line in lines if (found := _STEP.search(line))]
+
+
+# Before it and after it.
+_ONE_LOOK = 2
+
+_STEP = re.compile(r"^(?:[\[\d].*?)?\b(?:step|iter(?:ation)?)s?[ =:#]{1,3}(\d+)", re.IGNORECASE)
 
 
 def draws_full_power(measured: Measured, rank: int) -> str | None:

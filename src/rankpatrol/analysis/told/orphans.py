@@ -55,9 +55,10 @@ _LINES_EACH = 12
 
 def _alias(listing: Listing) -> Diagnosis | None:
     """The driver counts processes in the host's namespace: in a container its pids are other processes, or nobody."""
-    if not listing.namespaced or not listing.named:
+    mistaken = [pid for pid in sorted(listing.named) if _is_somebody_else(listing, pid)]
+    if not (listing.namespaced or mistaken) or not listing.named:
         return None
-    strangers = [
+    strangers = mistaken or [
         pid
         for pid in sorted(listing.named)
         if pid in listing.without_device or pid in listing.absent or _is_service(listing.processes.get(pid))
@@ -72,14 +73,34 @@ def _alias(listing: Listing) -> Diagnosis | None:
         verdict="not_orphan",
         cause="pid_namespace_alias",
         certainty=Certainty.SUPPORTED,
-        sentence=f"pid {pid} of the driver's list {what}: the driver counts in the host's pid namespace, and this is a container",
-        reasons_for=(f"pid {pid} {what}", "the pid namespace is not the host's"),
+        sentence=f"pid {pid} of the driver's list {what}: the driver's pids are those of another pid namespace",
+        reasons_for=(f"pid {pid} {what}", "the pids of the driver's list are another namespace's"),
         suggested=("Signal nothing from within the container: ask on the host which process this pid is",),
     )
 
 
+def _is_somebody_else(listing: Listing, pid: int) -> bool:
+    """True where the process of this number here cannot be the one that the driver means."""
+    process = listing.processes.get(pid)
+    if process is None or process.command is None or pid in listing.holders:
+        return False
+    return _NEVER_ON_A_GPU.search(process.command) is not None or (pid in listing.unresolved and pid in listing.without_device)
+
+
+# Programs of the system: the driver never has them as its clients.
+_NEVER_ON_A_GPU = re.compile(
+    r"(?:^|/)(?:sshd|cron|crond|atd|systemd(?:-\w+)?|init|dbus-daemon|polkitd|rsyslogd|agetty|chronyd|ntpd|tini|dumb-init|bash|sh|sleep)\b(?!.*python)"
+)
+
+
 def _is_service(process: ListedProcess | None) -> bool:
     return process is not None and process.command is not None and _SERVICE.search(process.command) is not None
+
+
+def _serves(listing: Listing, pid: int) -> bool:
+    """True for a service by what is listed of it, or where nothing is, by the name that the driver gives it."""
+    process = listing.processes.get(pid)
+    return _is_service(process) if process is not None else _SERVICE.search(listing.names.get(pid, "")) is not None
 
 
 def _judge(listing: Listing) -> Diagnosis:
@@ -105,7 +126,7 @@ def _judge(listing: Listing) -> Diagnosis:
 
 def _candidates(listing: Listing) -> list[int]:
     """Whoever holds or is said to hold a GPU; where nothing is said of GPUs, the training processes."""
-    using = {pid for pid in listing.holders | listing.named if not _is_service(listing.processes.get(pid))}
+    using = {pid for pid in listing.holders | listing.named if not _serves(listing, pid)}
     if not using and not listing.holders and (listing.memory_used or not listing.nobody_named):
         using = {pid for pid, its in listing.processes.items() if its.command and _PYTHON.search(its.command) and not _is_service(its)}
     return sorted(using - listing.absent)
@@ -114,21 +135,39 @@ def _candidates(listing: Listing) -> list[int]:
 def _word(listing: Listing, pid: int) -> tuple[str, str]:
     """What one process is, and why. In order: the scheduler's word, the family, then what only hints."""
     process = listing.processes.get(pid)
-    job = listing.jobs.get(pid)
-    if job is not None and listing.live_jobs is not None and job in listing.live_jobs:
+    job = _job(listing, pid)
+    if job is not None and job in listing.known_jobs:
         return "owned", f"belongs to job {job}, which the scheduler runs"
-    ended = job is not None and (job in listing.ended_jobs or (listing.live_jobs is not None and job not in listing.live_jobs))
+    nothing_runs = listing.live_jobs is not None and not listing.live_jobs
+    theirs = listing.jobs_of_users.get(process.user or "") if process is not None else None
+    idle_user = theirs is not None and not theirs
+    ended = job is not None and (
+        theirs is not None or job in listing.ended_jobs or (listing.live_jobs is not None and job not in listing.live_jobs)
+    )
     if listing.scheduler_failed:
-        return "unclear", "cannot be judged: the scheduler gave no answer"
+        return "unclear", "cannot be judged: the scheduler gave no clear answer"
     if ended:
         return "orphan", f"belongs to job {job}, which the scheduler does not run any more"
-    nothing_runs = listing.live_jobs is not None and not listing.live_jobs
-    idle_user = process is not None and process.user in listing.users_without_jobs
     if job is None and (nothing_runs or idle_user) and pid in listing.holders | listing.named:
         return "orphan", "holds a GPU, and the scheduler runs no job that could own it"
     if process is None:
         return "unclear", "is not in the list of processes"
     return _by_state(listing, process) or _by_family(listing, process)
+
+
+def _job(listing: Listing, pid: int) -> str | None:
+    """The job of a process, or the one that its parents say: the environment is inherited."""
+    for _ in range(_MOST_PARENTS):
+        if (job := listing.jobs.get(pid)) is not None:
+            return job
+        process = listing.processes.get(pid)
+        if process is None or process.parent_pid is None or process.parent_pid <= 1:
+            return None
+        pid = process.parent_pid
+    return None
+
+
+_MOST_PARENTS = 32
 
 
 def _by_state(listing: Listing, process: ListedProcess) -> tuple[str, str] | None:
@@ -207,7 +246,7 @@ _FEWEST_TO_BE_A_GROUP = 2
 
 def _orphans(listing: Listing, orphans: list[int], words: dict[int, tuple[str, str]]) -> Diagnosis:
     stuck = [pid for pid in orphans if (its := listing.processes.get(pid)) and (its.state or "").startswith("D")]
-    by_scheduler = all(listing.jobs.get(pid) for pid in orphans)
+    by_scheduler = all(_job(listing, pid) for pid in orphans)
     pids = ", ".join(str(pid) for pid in orphans)
     plural = len(orphans) > 1
     who = "processes" if plural else "process"
@@ -231,7 +270,7 @@ _LOOK = ("Look for open device files, also of threads: sudo fuser -v /dev/nvidia
 
 def _nobody(listing: Listing) -> Diagnosis:
     why = "GPU memory is used, and nobody is shown that holds it" if listing.memory_used else "no process that may hold a GPU is shown"
-    services = [pid for pid in listing.holders | listing.named if _is_service(listing.processes.get(pid))]
+    services = [pid for pid in listing.holders | listing.named if _serves(listing, pid)]
     if listing.nobody_named and not listing.memory_used and not listing.holders:
         return Diagnosis(
             verdict="not_orphan", cause="none", sentence="nobody holds a GPU: none is named by the driver, and no memory is used"

@@ -23,18 +23,23 @@ _RANK_ARGUMENT = re.compile(r"--(?:local[_-]?)?rank[= ](\d+)")
 
 
 class Told(Record, frozen=True, kw_only=True):
-    """The snapshots of a text, oldest first. `numbered`: the text names ranks; otherwise processes are counted in its order.
+    """The snapshots of a text, oldest first.
 
-    `cut_pid` is the process in whose stack the text ends, where its innermost frames may be missing. `fatal` holds what a fault handler
-    wrote on the way out, with its rank, and `raised` the errors that tracebacks of ranks end in.
+    `numbered`: the text names ranks; otherwise processes are counted in its order, or within a node (`local`). `world_size` is what the
+    text says of it. `cut_pid` is the process in whose stack the text ends, where its innermost frames may be missing. `fatal` holds what a
+    fault handler wrote on the way out, with its rank, and `raised` the errors that tracebacks end in. `around` holds the lines before the
+    first look, between the looks, and after the last.
     """
 
     history: tuple[Snapshot, ...]
     numbered: bool
+    local: bool
     cut_pid: int | None
     fatal: tuple[tuple[int | None, str], ...]
     raised: tuple[tuple[int, str], ...]
     context: tuple[str, ...]
+    world_size: int | None = None
+    around: tuple[tuple[str, ...], ...] = ()
 
 
 class _Member(Record, frozen=True):
@@ -50,14 +55,64 @@ def snapshots(told: ToldStacks) -> Told | None:
     if not told.processes:
         return None
     numbered = any(process.header.rank is not None or _RANK_ARGUMENT.search(process.header.command or "") for process in told.processes)
-    members = _members(told.processes, numbered)
+    members = _members(_without_launchers(told.processes), numbered)
     depth = max(len(member.looks) for member in members)
     history = tuple(_snapshot(members, depth, look) for look in range(depth))
     cut_pid = _pid(told.processes[-1], _main_index(told.processes[-1])) if told.cut else None
     fatal = tuple(
         (process.header.rank, process.failure) for process in told.processes if process.failure and process.failure.startswith("Fatal")
     )
-    return Told(history=history, numbered=numbered, cut_pid=cut_pid, fatal=fatal, raised=_raised(told), context=told.context)
+    return Told(
+        history=history,
+        numbered=numbered and not _is_local(told),
+        local=_is_local(told),
+        cut_pid=cut_pid,
+        fatal=fatal,
+        raised=_raised(told),
+        context=told.context,
+        world_size=told.world_size,
+        around=_around(told),
+    )
+
+
+def _is_local(told: ToldStacks) -> bool:
+    """True where numbers are counted within a node, and the text does not show that the job has no other."""
+    return told.local and told.world_size != len({process.header.rank for process in told.processes})
+
+
+def _around(told: ToldStacks) -> tuple[tuple[str, ...], ...]:
+    """The lines of a text around its looks: a look ends where a process is shown again."""
+    bounds = [0]
+    seen: set[tuple[int | None, int | None]] = set()
+    taken = [process for process in told.processes if process.threads]
+    for at, process in enumerate(taken):
+        who = (process.header.rank, process.header.pid)
+        if who in seen:
+            bounds.append(at)
+            seen = set()
+        seen.add(who)
+    return tuple(
+        tuple(line for line, at in zip(told.context, told.context_at, strict=True) if at == bound) for bound in (*bounds, len(taken))
+    )
+
+
+def _without_launchers(processes: tuple[ToldProcess, ...]) -> tuple[ToldProcess, ...]:
+    """The processes but those that only start ranks and wait for their end; all of them where nothing else is shown."""
+    return tuple(process for process in processes if not _launches(process)) or processes
+
+
+def _launches(process: ToldProcess) -> bool:
+    main = _main_index(process)
+    frames = process.threads[main].frames if main is not None else ()
+    inner = next((frame for frame in frames if "/lib/python3" not in frame.file and frame.file != "time"), None)
+    return inner is not None and _LAUNCHERS.search(inner.file) is not None and plain_name(inner) not in _STARTS_A_RANK
+
+
+_LAUNCHERS = re.compile(
+    r"torch/distributed/(?:elastic/(?:agent|multiprocessing)/|launcher/|run\.py|launch\.py)|torch/multiprocessing/spawn\.py|"
+    r"accelerate/commands/|deepspeed/launcher/|horovod/runner/"
+)
+_STARTS_A_RANK = frozenset({"_wrap", "record", "wrapper", "_wrap_function"})
 
 
 def _raised(told: ToldStacks) -> tuple[tuple[int, str], ...]:

@@ -1,5 +1,6 @@
 """A scene made from a text: who waits for whom where only stacks and a few measurements are known."""
 
+import re
 from collections import Counter
 from functools import cached_property
 
@@ -8,9 +9,9 @@ import msgspec
 from rankpatrol.analysis.causes.storage import waits_for_storage
 from rankpatrol.analysis.frames import is_users, meaning, plain_name, say_frame
 from rankpatrol.analysis.kinds import WaitKind
-from rankpatrol.analysis.natives import extension_function
-from rankpatrol.analysis.scene import Scene
-from rankpatrol.analysis.told.measured import Measured, draws_full_power, measure
+from rankpatrol.analysis.natives import extension_function, native_call, waits_for_gil
+from rankpatrol.analysis.scene import Scene, say_ranks
+from rankpatrol.analysis.told.measured import Measured, draws_full_power, measure, steps_between
 from rankpatrol.analysis.told.sample import LOADER_NAME, Told
 from rankpatrol.analysis.waits import Wait, main_thread
 from rankpatrol.core.records import Missing
@@ -18,10 +19,12 @@ from rankpatrol.core.snapshot import Frame, ProcessSample, ThreadStack
 
 # Waits that are for the peers where any rank is elsewhere: the start and the end are common, and so is a file that one rank makes.
 _FOR_THE_REST = frozenset({WaitKind.BACKWARD, WaitKind.STORE, WaitKind.TEARDOWN})
+_MEETINGS = frozenset({WaitKind.COLLECTIVE, WaitKind.POINT_TO_POINT, WaitKind.DEVICE, WaitKind.BACKWARD})
 _POLLS = frozenset({"wait", "poll", "until", "sync", "barrier", "ready", "done", "exists"})
 _MEETING_WORDS = frozenset({"wait", "sync", "synchronize", "reduce", "allreduce", "gather", "allgather", "barrier", "broadcast", "scatter"})
 _SLEEPS = frozenset({"sleep", "_sleep"})
 _SPMD_SHARE = 0.5
+_NOT_HELD = re.compile(r"suspend|timed out|no such process|does not exist|exited", re.IGNORECASE)
 _SILENT = "sleeps in a place the kernel hides"
 
 
@@ -50,7 +53,15 @@ class ToldScene(Scene):
         certain = {rank for rank, wait in self.waits.items() if wait.for_peers()}
         likely = {rank for rank in self.waits if rank not in certain and self._waits_for_the_rest(rank)}
         alike = self._in_one_line(certain | likely)
-        return tuple(rank for rank in self.waits if rank in certain | likely | alike)
+        waiting = certain | likely | alike
+        waiting -= self._keeps_all_others(waiting)
+        return tuple(rank for rank in self.waits if rank in waiting)
+
+    def _keeps_all_others(self, waiting: set[int]) -> set[int]:
+        """Ranks that wait for something of their own (a file, a flag, a quota) while all others, and more of them, meet each other."""
+        own = {rank for rank in waiting if self.polls(rank)}
+        meeting = {rank for rank in waiting - own if self.waits[rank].kind in _MEETINGS}
+        return own if own | meeting == set(self.waits) and len(own) < len(meeting) else set()
 
     @cached_property
     def _looks(self) -> tuple[dict[int, tuple[Frame, ...]], ...]:
@@ -67,14 +78,50 @@ class ToldScene(Scene):
     def polls(self, rank: int) -> bool:
         """True where a rank sleeps in a loop of its own that waits for something: a file, a flag."""
         thread = self.thread(rank)
-        if thread is None or len(thread.frames) < 2 or plain_name(thread.frames[0]) not in _SLEEPS:
+        sleeps = thread is not None and bool(thread.frames) and plain_name(thread.frames[0]) in _SLEEPS
+        if thread is None or not (sleeps or _sleeps_in_c(thread)):
             return False
-        below = [frame for frame in thread.frames[1:3] if is_users(frame)]
+        below = [frame for frame in thread.frames[:3] if is_users(frame)]
         return any(_POLLS & set(plain_name(frame).lower().strip("_").split("_")) for frame in below)
 
     def family_effort(self, rank: int) -> tuple[str, ...]:
         """What the text shows a rank to have got done: other frames in a later look, busy children, bytes, a bar, power."""
         return (*self._changed(rank), *self._told_to_move(rank), *((power,) if (power := draws_full_power(self.measured, rank)) else ()))
+
+    def not_seen_waiting(self) -> str | None:
+        """Which ranks of the known world are in no stack of the text, in words; None where every one is seen."""
+        if self.unclear:
+            return f"{say_ranks(self.unclear)} is not seen: {self.waits[self.unclear[0]].what}"
+        known = max(self.told.world_size or 0, max(self.samples) + 1 if self.told.numbered else 0)
+        return f"only {len(self.samples)} of {known} ranks are shown" if known > len(self.samples) else None
+
+    def cannot_be_stopped(self) -> tuple[int, ...] | None:
+        """The one rank whose process no tool could hold, where all others could be: it is stopped, in the kernel, or gone."""
+        reasons = {rank: self.samples[rank].stack for rank in self.unclear}
+        held = [
+            rank
+            for rank, stack in reasons.items()
+            if isinstance(stack, Missing) and (_NOT_HELD.search(stack.reason) or self._is_gone(rank))
+        ]
+        alone = len(self.unclear) == 1 and len(self.samples) > max(self.samples) and (self.told.world_size or 0) <= len(self.samples)
+        return tuple(held) if held and alone else None
+
+    def _is_gone(self, rank: int) -> bool:
+        process = self.process_of(rank)
+        return process is not None and process.state in {"Z", "X"}
+
+    def has_changed(self, rank: int) -> bool:
+        """True where two looks show other functions of a rank."""
+        return bool(self._changed(rank))
+
+    def everybody_moves(self) -> bool:
+        """True where steps were made between two looks, or every rank is in other functions and some met their peers in between."""
+        if steps_between(self.told.around) and not (self.measured.still or self.measured.no_step):
+            return True
+        if len(self._looks) < 2 or self.stands_still() or not all(self.has_changed(rank) for rank in self.samples):
+            return False
+        met = {rank for rank in self.samples if _meets(self._looks[-2].get(rank, ())) and rank not in self.victims}
+        return bool(met) or self.measured.steps_advance
 
     def stands_still(self) -> str | None:
         """The line or the looks that say that nothing moves, or None."""
@@ -101,6 +148,8 @@ class ToldScene(Scene):
             return msgspec.structs.replace(wait, what=f"waits in {wait.what.partition('(')[2].rstrip(')')} (rendezvous)")
         if wait.kind is WaitKind.BACKWARD and not wait.blocked():
             return msgspec.structs.replace(wait, what="waits in backward")
+        if (thread := self.thread(rank)) is not None and wait.kind is WaitKind.LOCK and waits_for_gil(thread.native):
+            return msgspec.structs.replace(wait, what="waits for the interpreter's lock", by_stack=True)
         if wait.kind is not WaitKind.UNKNOWN:
             return wait
         if self.samples[rank].pid == self.told.cut_pid:
@@ -193,8 +242,18 @@ class ToldScene(Scene):
         return self.awaited == (rank,) or set(self.waits) == {rank}
 
 
+def _meets(frames: tuple[Frame, ...]) -> bool:
+    known = meaning(ThreadStack(thread_id=None, name=None, active=False, owns_gil=False, frames=frames))
+    return known is not None and known[0] in _MEETINGS
+
+
 def _functions(frames: tuple[Frame, ...]) -> tuple[tuple[str, str], ...]:
     return tuple((frame.name, frame.file) for frame in frames)
+
+
+def _sleeps_in_c(thread: ThreadStack) -> bool:
+    call = native_call(thread.native)
+    return call is not None and call.name == "clock_nanosleep"
 
 
 def _leaf(frames: tuple[Frame, ...]) -> str:

@@ -11,7 +11,7 @@ from rankpatrol.analysis.told.causes import TOLD_REGISTRY
 from rankpatrol.analysis.told.divergence import untie
 from rankpatrol.analysis.told.sample import snapshots
 from rankpatrol.analysis.told.scene import ToldScene
-from rankpatrol.core.diagnosis import Diagnosis
+from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.formats.stack_text import read_stacks
 
 _FATAL = re.compile(r"Fatal Python error: (\w[\w ]*)")
@@ -38,6 +38,8 @@ def _with_gaps(found: Diagnosis, scene: ToldScene) -> Diagnosis:
 
 
 def _answer(scene: ToldScene) -> Diagnosis:
+    if scene.everybody_moves():
+        return _moving(scene)
     if scene.victims and not scene.awaited and scene.unclear and (found := untie(scene)) is not None and len(scene.victims) > 1:
         return found
     if not scene.victims or not scene.awaited:
@@ -47,6 +49,20 @@ def _answer(scene: ToldScene) -> Diagnosis:
     return diagnose_scene(scene, TOLD_REGISTRY, untie)
 
 
+def _moving(scene: ToldScene) -> Diagnosis:
+    steps = ("lines between the stacks count steps upwards",) if scene.measured.steps_advance else ()
+    moved = all(scene.has_changed(rank) for rank in scene.samples)
+    changed = (f"the stacks of all {len(scene.samples)} ranks changed, through a meeting of theirs",) if moved else ()
+    return Diagnosis(
+        verdict="healthy",
+        cause="none",
+        certainty=Certainty.SUPPORTED if steps else Certainty.SUSPECTED,
+        sentence=f"{say_ranks(tuple(scene.samples))} went on between two looks",
+        reasons_for=(*changed, *steps),
+        reasons_against=() if steps else ("how fast they get on is not shown",),
+    )
+
+
 def _without_victims(scene: ToldScene) -> Diagnosis | None:
     """Nobody waits for a peer: what each rank is at speaks for itself, where all say the same or a loader process is caught."""
     causes = [cause for rank in scene.waits if (cause := explain_rank(scene, rank, TOLD_REGISTRY)) is not None]
@@ -54,11 +70,15 @@ def _without_victims(scene: ToldScene) -> Diagnosis | None:
     words = {(cause.verdict, cause.cause) for cause in causes}
     if caught and len(caught) < len(scene.waits):
         return _alone(scene, caught)
+    if not scene.stands_still() and all(cause.cause == _SLOW_OR_STUCK and not scene.samples[cause.rank].descendants for cause in causes):
+        return None
     if len(words) == 1 and len(causes) == len(scene.waits) and causes[0].cause in _SAYABLE:
         return _alone(scene, causes)
     return None
 
 
+# A rank without a peer that waits for its next batch is at what every step begins with.
+_SLOW_OR_STUCK = "data_loader_worker_stuck"
 _PROVABLE_ALONE = frozenset(
     {"data_loader_fork_lock", "data_loader_worker_stuck", "filesystem_stall", "gil_held", "download_stall", "rank_stopped"}
 )
@@ -157,12 +177,21 @@ def _aborted(scene: ToldScene) -> Diagnosis:
     )
 
 
+_LOCAL = "the numbers of the text are local ranks: on which node each is, it does not say"
+
+
 def _unnumbered(found: Diagnosis, scene: ToldScene) -> Diagnosis:
     """The same where the text names no ranks: processes are told by their pids, and nobody gets a rank it may not have."""
     pids = {rank: sample.pid for rank, sample in scene.samples.items()}
     named = found.culprit_ranks or found.awaited_ranks or ()
     who = ", ".join(f"process {pids[rank]}" for rank in named if pids.get(rank))
-    note = (f"the text names no ranks; they are counted in its order, and {who} is meant",) if who else ("the text names no ranks",)
+    if scene.told.local:
+        who = ""
+    note = (
+        (f"the text names no ranks; they are counted in its order, and {who} is meant",)
+        if who
+        else (_LOCAL if scene.told.local else "the text names no ranks",)
+    )
     return msgspec.structs.replace(
         found, culprit_ranks=None, awaited_ranks=None, victim_ranks=(), reasons_against=(*found.reasons_against, *note)
     )

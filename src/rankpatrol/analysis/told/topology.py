@@ -15,10 +15,10 @@ _LOCAL = re.compile(
 )
 _ALLOWED = re.compile(
     r"(?:Cpus_allowed_list|cpuset\.cpus(?:\.effective)?|cpuset|--cpuset-cpus|sched_getaffinity\([^)]*\)|physcpubind|SLURM_\w*CPU\w*|"
-    rf"allowed cpus?)[:= ]+\s*{_SETS}\s*$",
+    rf"allowed cpus?)[:= ]+\s*{_SETS}\s*(?:#.*)?$",
     re.MULTILINE | re.IGNORECASE,
 )
-_BOUND = re.compile(rf"(?:pid (\d+)'s (?:current|new) affinity list): {_SETS}\s*$", re.MULTILINE)
+_BOUND = re.compile(rf"(?:pid (\d+)'s (?:current|new) affinity list): {_SETS}\s*(?:[#(].*)?$", re.MULTILINE)
 _ASKED = re.compile(
     r"(?:sched_setaffinity\(\s*\w+\s*,\s*(\{[^}]*\}|\[[^\]]*\]|range\(\d+, ?\d+\))|taskset -c?p?c? ?([\d,\-]+)|"
     r"--physcpubind[= ]([\d,\-]+)|"
@@ -68,7 +68,11 @@ def _sets(text: str, rows: tuple[GpuRow, ...]) -> Sets:
     for which, words in _LOCAL.findall(text):
         near.append((f"GPU{which}" if which.isdigit() else "the GPU", _cpus(words) or frozenset()))
     allowed = [found for words in _ALLOWED.findall(text) if (found := _cpus(words)) is not None]
-    asked = [found for words in _ASKED.findall(text) if (found := _asked("".join(words))) is not None]
+    asked = [
+        found
+        for match in _ASKED.finditer(text)
+        if not _is_given(text, match) and (found := _asked("".join(filter(None, match.groups())))) is not None
+    ]
     asked += _asked_nodes(text)
     bound = tuple(its for line in text.splitlines() if (its := _bound(line)) is not None)
     return Sets(
@@ -78,6 +82,15 @@ def _sets(text: str, rows: tuple[GpuRow, ...]) -> Sets:
         bound=bound,
         refused=_REFUSED.search(text) is not None and any(word in text for word in ("affinity", "numactl", "taskset")),
     )
+
+
+def _is_given(text: str, match: re.Match[str]) -> bool:
+    """True where the line tells what is: which CPUs are near a device, or granted; it asks for none."""
+    start = text.rfind("\n", 0, match.start()) + 1
+    return _GIVEN.search(text[start : match.end()]) is not None
+
+
+_GIVEN = re.compile(r"local_cpu|Cpus_allowed|cpuset|CPU Affinity|(?:current|new) affinity|on-line CPU|NUMA node|available", re.IGNORECASE)
 
 
 def _bound(line: str) -> tuple[str, str | None, frozenset[int]] | None:
