@@ -47,9 +47,9 @@ def process(
     return ProcessSample(**{**plain, **facts})
 
 
-def stack(pid: int, *frames: tuple[str, str, int]) -> Stack:
+def stack(pid: int, *frames: tuple[str, str, int], owns_gil: bool = False) -> Stack:
     """The main thread's stack, innermost first, of (function, file, line)."""
-    thread = ThreadStack(thread_id=pid, name="MainThread", active=False, owns_gil=False, frames=tuple(Frame(*frame) for frame in frames))
+    thread = ThreadStack(thread_id=pid, name="MainThread", active=False, owns_gil=owns_gil, frames=tuple(Frame(*frame) for frame in frames))
     return Stack(pid, (thread,))
 
 

@@ -164,9 +164,9 @@ def test_a_silent_connection_is_no_work():
     assert diagnose((connected(300), connected(300))).verdict != "benign_wait"
 
 
-def spinning(at_line):
+def spinning(at_line, owns_gil=True):
     busy = scenes.process(100, state="R", call=SystemCall("running"))
-    return scenes.snapshot(scenes.rank(0, busy, scenes.stack(100, ("spin", "/home/u/train.py", at_line))), victim(1))
+    return scenes.snapshot(scenes.rank(0, busy, scenes.stack(100, ("spin", "/home/u/train.py", at_line), owns_gil=owns_gil)), victim(1))
 
 
 def looks(lines):
@@ -182,7 +182,7 @@ def test_a_loop_of_one_line_is_a_spin_once_enough_looks_agree():
 
 def busy_loader(line, ticks):
     child = loader(900, call=SystemCall("running"), state="R", ticks=ticks)
-    return scenes.snapshot(victim(0), starving(1, (child, scenes.stack(900, ("decode", "/home/u/data.py", line), *FETCH))))
+    return scenes.snapshot(victim(0), starving(1, (child, scenes.stack(900, ("decode", "/home/u/data.py", line), *FETCH, owns_gil=True))))
 
 
 def test_a_loader_in_an_endless_loop_is_no_more_than_suspected_until_enough_looks_agree():
@@ -208,6 +208,13 @@ def test_a_loop_that_wrote_something_in_any_of_the_looks_is_no_spin():
 def test_a_spin_says_since_when_nothing_was_done():
     history = tuple(msgspec.structs.replace(each, at_mono_s=1000.0 + 2 * at) for at, each in enumerate(looks([7] * 5)))
     assert diagnose(history).quiet_since_mono_s == 1000.0
+
+
+def test_one_line_that_computes_in_a_library_is_never_called_a_spin():
+    """Found by a drill: an autotuner's products stand in one line for half a minute, and its rank was ended."""
+    history = tuple(later(spinning(7, owns_gil=False), 0, cpu_ticks=200 * number, main_thread_ticks=200 * number) for number in range(12))
+    found = diagnose(history)
+    assert (found.verdict, found.culprit_ranks) == ("undetermined", None)
 
 
 def test_two_functions_in_turn_are_work_however_few_their_lines():

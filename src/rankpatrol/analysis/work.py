@@ -18,6 +18,8 @@ _MINOR_FAULTS = 256
 _FEWEST_LINES, _FEWEST_FUNCTIONS = 4, 2
 _WORKING_FAULTS = 16
 _LOOKS_TO_TELL_A_SPIN = 5
+# A look without a pause may meet the moment in which the lock changes hands.
+_HOLDS_RATIO = 0.8
 
 
 class Effort(Record, frozen=True, kw_only=True):
@@ -47,7 +49,8 @@ def effort(history: tuple[Snapshot, ...], rank: int, pid: int) -> Effort:
     if busy and (moved or touches):
         done.append(f"computes ({ticks * 10} ms of CPU, {'its frames change' if moved else 'it touches new memory'})")
     ever = done or _got_done(seen[0], after)
-    spins = not ever if busy and len(leaves) >= _LOOKS_TO_TELL_A_SPIN else None
+    tells = busy and len(leaves) >= _LOOKS_TO_TELL_A_SPIN and _holds_the_interpreter(seen)
+    spins = not ever if tells else None
     return Effort(done=tuple(done), busy=busy, spins=spins, since_mono_s=seen[0].snapshot.at_mono_s)
 
 
@@ -57,6 +60,12 @@ class _Seen(NamedTuple):
     snapshot: Snapshot
     process: ProcessSample
     stack: Stack | Missing
+
+
+def _holds_the_interpreter(seen: list[_Seen]) -> bool:
+    """A loop in Python holds its interpreter's lock in every look; torch's and most libraries' own work gives it back meanwhile."""
+    threads = [thread for each in seen if isinstance(each.stack, Stack) and (thread := each.stack.main_thread()) is not None]
+    return sum(thread.owns_gil for thread in threads) >= _HOLDS_RATIO * len(threads) > 0
 
 
 def _got_done(before: _Seen, after: _Seen) -> list[str]:
