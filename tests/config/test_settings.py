@@ -135,7 +135,7 @@ def test_the_users_file_lies_where_xdg_says() -> None:
 
 VALUES = {
     "policy": st.sampled_from(["observe", "ask", "recover"]),
-    "patience": st.integers(0, 10**9).map(lambda ms: ms / 1000),
+    "patience": st.integers(1000, 10**9).map(lambda ms: ms / 1000),
     "checkpoints": st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1).map(
         lambda text: Path("/" + text)
     ),

@@ -43,6 +43,12 @@ def test_a_folder_with_other_settings_is_refused(runs, tmp_path, capsys):
     assert len(runs) == 1
 
 
+def test_a_bad_patience_leaves_no_folder_behind(tmp_path, capsys):
+    assert drill("F5", "--patience", "soon", "--out", str(tmp_path / "out")) == 64
+    assert "is not a duration" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_unknown_row_says_which_there_are(capsys, tmp_path):
     assert drill("F99", "--out", str(tmp_path)) == 64
     assert "Choose from: F1" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from rankpatrol.core.errors import BadInput, CommandFailed, UsageProblem
 _NOT_THERE, _CANNOT_RUN = 127, 126  # the shell's own numbers
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
     "--mode", type=click.Choice([NODE, CORE]), default=NODE, show_default=True, help="Share the node's CPUs, or get cores of one's own."
 )

@@ -17,7 +17,7 @@ from rankpatrol.launch.parent import check_command, launch_environment, make_job
 from rankpatrol.launch.rundir import JobSpec, RunDir
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--job-dir", type=click.Path(path_type=Path), help="Where events, logs and evidence go.  [default: JOBS-DIR/NAME-UTC]")
 @setting_options("policy", "patience", "checkpoints", "max-restarts", "probe", "bind", "jobs-dir")
 @config_option

@@ -14,7 +14,7 @@ from rankpatrol.launch.parent import SHIM, check_command
 _LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"})
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
     "--run-dir",
     type=click.Path(path_type=Path),

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from rankpatrol.agent.once import Glimpse, glimpse
 from rankpatrol.agent.watching import Wanted, Watching, look_around
-from rankpatrol.core.durations import parse_duration_s
+from rankpatrol.config.settings import PATIENCE
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.discover.records import FoundJob, Survey
 from rankpatrol.launch.parent import make_job_dir
@@ -49,7 +49,7 @@ def watch(
         raise UsageProblem("which job?", help="Give one of --pid PID, --job ID or --all.")
     if as_json and not once:
         raise UsageProblem("--json goes with --once", help="A watch that goes on writes events.jsonl in its job directory.")
-    patience_s = parse_duration_s(patience)
+    patience_s = PATIENCE.from_text(patience)
     wanted = Wanted(pid=pid, job=job)
     jobs, found = look_around(wanted)
     _check(jobs, found, wanted)

@@ -51,15 +51,19 @@ class Choice(Record, frozen=True):
 
 
 class Duration(Record, frozen=True):
-    """A time with its unit; kept in seconds."""
+    """A time with its unit, `least_s` at least; kept in seconds."""
 
     words: str = "a duration: 90s, 3m, 1h30m"
+    least_s: float = 0.0
 
     def from_text(self, text: str) -> float:
-        return parse_duration_s(text)
+        seconds = parse_duration_s(text)
+        if seconds < self.least_s:
+            raise UsageProblem(f"{text} is too short", help=f"Write {say_exactly(self.least_s)} or more.")
+        return seconds
 
     def from_toml(self, value: Any) -> float:
-        return parse_duration_s(_text(value, 'a number with its unit, in quotes: "180s", "3m" or "1h30m"'))
+        return self.from_text(_text(value, 'a number with its unit, in quotes: "180s", "3m" or "1h30m"'))
 
     def to_toml(self, value: float) -> str:
         return _quoted(say_exactly(value))

@@ -37,6 +37,8 @@ class Setting(Record, frozen=True):
         return self.how.to_toml(value) if value is not None else f"not set: {self.unset}"
 
 
+# Without any patience every stall would be a hang at once, and be ended.
+PATIENCE = Duration(least_s=1.0)
 SETTINGS = (
     Setting(
         "policy",
@@ -44,7 +46,7 @@ SETTINGS = (
         "recover",
         "What is done once the evidence of a hang is sealed: nothing; what a person says (rankpatrol act); or end and resume.",
     ),
-    Setting("patience", Duration(), 180.0, "How long nothing may work before a stall is a hang."),
+    Setting("patience", PATIENCE, 180.0, "How long nothing may work before a stall is a hang."),
     Setting(
         "checkpoints",
         Folder(),

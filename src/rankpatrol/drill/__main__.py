@@ -16,6 +16,7 @@ import click
 import msgspec
 from rich.console import Console
 
+from rankpatrol.config.settings import PATIENCE
 from rankpatrol.core.durations import parse_duration_s
 from rankpatrol.core.errors import PatrolError, UsageProblem
 from rankpatrol.core.records import Record
@@ -66,6 +67,11 @@ def main(  # ruff: ignore[PLR0913, PLR0917] - one parameter an option
     # A pipe would count as 80 columns, which cuts the scorecard's times.
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
     chosen = _choose(ids)
+    try:
+        PATIENCE.from_text(patience)
+    except UsageProblem as problem:
+        click.echo(f"--patience: {problem}. {problem.help}", err=True)
+        sys.exit(problem.exit_code)
     out = out or Path("drill-runs") / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     out.mkdir(parents=True, exist_ok=True)
     campaign = _begun(out, Campaign(seed=seed or "", ranks=ranks, patience=patience, attached=attached))
