@@ -8,6 +8,7 @@ from rankpatrol.agent.checkpoint_watch import verified
 from rankpatrol.agent.crash_watch import look_at_crash
 from rankpatrol.agent.desk import IncidentDesk
 from rankpatrol.agent.eyes import Eyes, all_joined
+from rankpatrol.agent.recorder import recorder_of
 from rankpatrol.agent.recovery import CARRY_S, CHECK_S, Recovery
 from rankpatrol.agent.roster import Attempt, current_attempt, read_attempt
 from rankpatrol.agent.status import JobView, state_of
@@ -32,6 +33,7 @@ from rankpatrol.judge.records import (
     Suspected,
     TimeoutNears,
 )
+from rankpatrol.judge.tape import AttemptOver, CrashFound
 from rankpatrol.launch.rundir import JobSpec, LauncherExit, OrderedEnd, Released, ResumePoint, RunDir, launcher_of
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.files import write_atomic
@@ -49,6 +51,8 @@ class Agent:
         self._policy = Policy(patience_s=spec.patience_s)
         self._judge_state = JudgeState()
         self._published: Verified | None = None
+        self._recorder = recorder_of(spec, run_dir, self._teller.courier, clock, voice)
+        self._recorder.begin(self._policy, self._judge_state)
         self.desk = IncidentDesk(IncidentPolicy(act=spec.policy == "recover"), self._teller.journal, self._recovery, clock)
 
     def adopt(self, begun: set[int], ended: set[int]) -> None:
@@ -149,10 +153,12 @@ class Agent:
         self._teller.progress(attempt, self._eyes.best_step())
         # A job that was told to end is not judged: what stands still now only waits for its turn to go.
         if self._ordered() is None:
-            self._judge(Observed(at_s=self._clock.mono_s(), ranks=activities))
+            # In whole milliseconds, so that a recording can be small and exact.
+            self._judge(Observed(at_s=round(self._clock.mono_s(), 3), ranks=activities))
 
     def _judge(self, event: Event) -> None:
         self._judge_state, findings = step(self._judge_state, event, self._policy)
+        self._recorder.heard(event, findings)
         for finding in findings:
             self._follow(finding)
 
@@ -194,6 +200,8 @@ class Agent:
         self._begin_attempt(attempt)
         self._eyes.light()
         found = look_at_crash(self._run_dir, self._eyes, self._clock)
+        if found is not None:
+            self._recorder.note(self._crash_found(found))
         if found is not None and alerted is not None:
             self.desk.judged(alerted.onset_unix_s, aftermath(alerted.diagnosis, found), self._eyes.best_step(), self._teller.phase_now)
         elif found is not None:
@@ -201,6 +209,12 @@ class Agent:
             onset_unix_s = min(seen.ended_unix_s for seen in exits.values())
             self.desk.suspect(attempt.number, onset_unix_s, found)
             self.desk.judged(onset_unix_s, found, self._eyes.best_step(), self._teller.phase_now)
+
+    def _crash_found(self, found: Diagnosis) -> CrashFound:
+        exits = self._eyes.attempt.exits if self._eyes.attempt else {}
+        now_s, now_unix_s = self._clock.mono_s(), self._clock.unix_s()
+        onset_unix_s = min((seen.ended_unix_s for seen in exits.values()), default=now_unix_s)
+        return CrashFound(at_s=now_s, onset_s=now_s - (now_unix_s - onset_unix_s), diagnosis=found)
 
     def _is_released(self, attempt: Attempt) -> bool:
         return self._run_dir.read(_released(attempt), Released) is not None
@@ -212,6 +226,8 @@ class Agent:
         ordered = self._ordered() is not None
         self._teller.progress(attempt, self._eyes.best_step())
         self._teller.attempt_ends(attempt, ordered=ordered)
+        by_us = any(seen.by_request for seen in attempt.exits.values())
+        self._recorder.note(AttemptOver(at_s=self._clock.mono_s(), attempt=attempt.number, ordered=ordered, by_us=by_us))
         self.desk.attempt_ended(ordered=ordered)
 
     def _end_job(self, exit_code: int | None) -> None:
@@ -220,6 +236,7 @@ class Agent:
         reason = f"ordered by {ordered.signal}" if ordered else "finished" if exit_code == 0 else "stopped" if stopped else "failed"
         if self._spec.attached and exit_code is None:
             reason = "ended"  # nobody whose child it was has told us how
+        self._recorder.flush()
         self._teller.job_ends(self._eyes.attempt.number if self._eyes.attempt else 0, exit_code, reason)
         self._write_state(ended=reason)
         if not self._teller.courier.delivered(CARRY_S):

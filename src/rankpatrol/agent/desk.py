@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -34,7 +34,7 @@ from rankpatrol.incident.records import (
     TimeoutNears,
     VerdictGiven,
 )
-from rankpatrol.journal import Journal, read_events, read_incident_events
+from rankpatrol.journal import read_events, read_incident_events
 from rankpatrol.system.clock import Clock
 
 
@@ -62,10 +62,22 @@ class Hands(Protocol):
         ...
 
 
+class Ledger(Protocol):
+    """Where the desk writes; `journal.Journal` is one."""
+
+    def tell(self, kind: str, attempt: int, **fields: Any) -> None:
+        """Write one event of CONTRACT's kinds."""
+        ...
+
+    def record(self, event: IncidentEvent) -> None:
+        """Keep an incident's event for a successor."""
+        ...
+
+
 class IncidentDesk:
     """The incident of the current attempt, if there is one."""
 
-    def __init__(self, policy: IncidentPolicy, journal: Journal, hands: Hands, clock: Clock) -> None:
+    def __init__(self, policy: IncidentPolicy, journal: Ledger, hands: Hands, clock: Clock) -> None:
         self._policy, self._journal, self._hands, self._clock = policy, journal, hands, clock
         self._budget = Budget()
         self.state: IncidentState | None = None

@@ -36,6 +36,7 @@ def _seconds(_: click.Context, param: click.Parameter, value: str) -> float:
 @click.option("--max-restarts", type=click.IntRange(min=0), help="Attempts beyond the first; torchrun's own flag wins.  [default: 3]")
 @click.option("--no-probe", is_flag=True, help="Leave the training's Python alone: no marks of steps and phases, no flight recorder.")
 @click.option("--no-bind", is_flag=True, help="Leave CPUs and memory as they are: a rank is not bound to its GPU's NUMA node.")
+@click.option("--record", is_flag=True, help="Keep what the judge saw, for `rankpatrol replay`: JOBDIR/recording.jsonl.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
     job_dir: Path | None,
@@ -45,6 +46,7 @@ def run(
     max_restarts: int | None,
     no_probe: bool,
     no_bind: bool,
+    record: bool,
     command: tuple[str, ...],
 ) -> int:
     """Start CMD (torchrun …, or any other command) under patrol, and end with its exit code.
@@ -78,6 +80,7 @@ def run(
         started_unix_s=time.time(),
         probe=not no_probe,
         bind=not no_bind,
+        record=record,
     )
     run_dir = RunDir.create()
     click.echo(f"rankpatrol: job directory {folder}", err=True)
