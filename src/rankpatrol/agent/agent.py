@@ -4,10 +4,12 @@ import contextlib
 from pathlib import Path
 
 from rankpatrol.act.plan import Verified, next_start
+from rankpatrol.agent.asides import Asides
 from rankpatrol.agent.checkpoint_watch import verified
 from rankpatrol.agent.crash_watch import look_at_crash
 from rankpatrol.agent.desk import IncidentDesk
 from rankpatrol.agent.eyes import Eyes, all_joined
+from rankpatrol.agent.pace_watch import PaceWatch
 from rankpatrol.agent.recorder import recorder_of
 from rankpatrol.agent.recovery import CARRY_S, CHECK_S, Recovery
 from rankpatrol.agent.roster import Attempt, current_attempt, read_attempt
@@ -54,6 +56,8 @@ class Agent:
         self._recorder = recorder_of(spec, run_dir, self._teller.courier, clock, voice)
         self._recorder.begin(self._policy, self._judge_state)
         self.desk = IncidentDesk(IncidentPolicy(act=spec.policy == "recover"), self._teller.journal, self._recovery, clock)
+        self._asides = Asides(self._teller.journal, self._recovery, self.desk.next_number, clock)
+        self._pace = PaceWatch(self._eyes, self._asides, clock)
 
     def adopt(self, begun: set[int], ended: set[int]) -> None:
         """Go on where an earlier agent stopped: what it has told is not told again, and the judge starts to look afresh."""
@@ -62,10 +66,12 @@ class Agent:
         if open_attempts:
             self._start_judging(read_attempt(self._run_dir, open_attempts[-1]))
         self.desk.adopt(self._run_dir.spool)
+        self._asides.adopt(self._run_dir.spool)
 
     def glance(self) -> None:
         """Between two rounds: has a rank failed? Its shim holds that exit back until the evidence of the others is taken."""
         self._follow_attempts()
+        self._pace.peek()
         attempt = self._eyes.attempt
         if attempt is None or all(seen.exit_status == 0 for seen in attempt.exits.values()) or self._is_released(attempt):
             return
@@ -144,6 +150,7 @@ class Agent:
 
     def _start_judging(self, attempt: Attempt) -> None:
         self._eyes.begin(attempt)
+        self._pace.begin()
         self._judge(AttemptBegan(at_s=self._clock.mono_s(), attempt=attempt.number, world_size=attempt.world_size()))
 
     def _watch(self, attempt: Attempt) -> None:
@@ -155,6 +162,7 @@ class Agent:
         if self._ordered() is None:
             # In whole milliseconds, so that a recording can be small and exact.
             self._judge(Observed(at_s=round(self._clock.mono_s(), 3), ranks=activities))
+            self._pace.round(attempt, odd=self._judge_state.looked_at_s is not None)
 
     def _judge(self, event: Event) -> None:
         self._judge_state, findings = step(self._judge_state, event, self._policy)
@@ -229,6 +237,7 @@ class Agent:
         by_us = any(seen.by_request for seen in attempt.exits.values())
         self._recorder.note(AttemptOver(at_s=self._clock.mono_s(), attempt=attempt.number, ordered=ordered, by_us=by_us))
         self.desk.attempt_ended(ordered=ordered)
+        self._asides.close("ended")
 
     def _end_job(self, exit_code: int | None) -> None:
         ordered = self._ordered()

@@ -12,7 +12,7 @@ from rankpatrol.agent.within import marks_of, recordings_of
 from rankpatrol.collect.processes import process_tree, sample_process
 from rankpatrol.collect.ranks import RankRecord, observe, with_connections, with_stacks
 from rankpatrol.core.records import Missing
-from rankpatrol.core.snapshot import LogSample, Marks, ProcessGroup, Snapshot
+from rankpatrol.core.snapshot import LogSample, Marks, ProcessGroup, ProcessSample, Snapshot
 from rankpatrol.judge.records import RankActivity
 from rankpatrol.system.clock import Clock
 
@@ -35,6 +35,9 @@ class Eyes:
         self._full_at_s: float | None = None
         self._groups: dict[int, tuple[ProcessGroup, ...]] = {}
         self.attempt: Attempt | None = None
+        # What the last light round saw of the ranks that live.
+        self.processes: dict[int, ProcessSample] = {}
+        self.marks: dict[int, Marks] = {}
         self.looks: deque[Snapshot] = deque(maxlen=_LOOKS_KEPT)
 
     def begin(self, attempt: Attempt) -> None:
@@ -46,6 +49,8 @@ class Eyes:
 
     def light(self) -> tuple[RankActivity, ...]:
         """One light round: a few files of /proc and the end of a log for each rank."""
+        self.processes.clear()
+        self.marks.clear()
         return tuple(self._activity(record) for record in self._records())
 
     def look(self, *, full: bool = False) -> Snapshot:
@@ -125,7 +130,9 @@ class Eyes:
         if isinstance(seen, Missing) or seen.id != record.process:
             return _ended(record, self._steps.get(record.rank))
         marks = self._marks(record.rank)
+        self.processes[record.rank] = seen
         if isinstance(marks, Marks):
+            self.marks[record.rank] = marks
             self._groups[record.rank] = marks.groups
         return RankActivity(
             rank=record.rank,
