@@ -163,6 +163,7 @@ class Agent:
             # In whole milliseconds, so that a recording can be small and exact.
             self._judge(Observed(at_s=round(self._clock.mono_s(), 3), ranks=activities))
             self._pace.round(attempt, odd=self._judge_state.looked_at_s is not None)
+            self._asides.follow_losses(attempt.number, self._eyes.logs)
 
     def _judge(self, event: Event) -> None:
         self._judge_state, findings = step(self._judge_state, event, self._policy)

@@ -1,11 +1,14 @@
 """Incidents that no action ever follows: a slow job, a loss that is no number. They stand beside the desk's and never hold it up."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
 from rankpatrol.agent.desk import Hands, Ledger
+from rankpatrol.analysis.losses import lost_loss
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.errors import PatrolError
+from rankpatrol.core.snapshot import LogSample
 from rankpatrol.incident.records import IncidentState, Stage
 from rankpatrol.journal import read_events
 from rankpatrol.system.clock import Clock
@@ -63,6 +66,14 @@ class Asides:
             self._ledger.tell("verdict", attempt, verdict=diagnosis.verdict, culprit_ranks=diagnosis.culprit_ranks, **fields)
         self._hands.announce(f"{diagnosis.verdict} / {diagnosis.cause} ({diagnosis.certainty}): {diagnosis.sentence}", "alert")
         self._seal(state)
+
+    def follow_losses(self, attempt: int, logs: Mapping[int, LogSample]) -> None:
+        """A loss that is no number is told once an attempt, and closed when numbers come again."""
+        found = lost_loss(logs)
+        if found is not None:
+            self.tell(attempt, self._clock.unix_s(), found)
+        elif logs:
+            self.close("recovered", "loss_nan")
 
     def close(self, how: str, cause: str | None = None) -> None:
         """It is over; all are where no cause is named."""

@@ -38,6 +38,7 @@ class Eyes:
         # What the last light round saw of the ranks that live.
         self.processes: dict[int, ProcessSample] = {}
         self.marks: dict[int, Marks] = {}
+        self.logs: dict[int, LogSample] = {}
         self.looks: deque[Snapshot] = deque(maxlen=_LOOKS_KEPT)
 
     def begin(self, attempt: Attempt) -> None:
@@ -51,6 +52,7 @@ class Eyes:
         """One light round: a few files of /proc and the end of a log for each rank."""
         self.processes.clear()
         self.marks.clear()
+        self.logs.clear()
         return tuple(self._activity(record) for record in self._records())
 
     def look(self, *, full: bool = False) -> Snapshot:
@@ -124,8 +126,10 @@ class Eyes:
 
     def _activity(self, record: RankRecord) -> RankActivity:
         log = self._logs.latest(record)
-        if isinstance(log, LogSample) and log.step is not None:
-            self._steps[record.rank] = log.step
+        if isinstance(log, LogSample):
+            self.logs[record.rank] = log
+            if log.step is not None:
+                self._steps[record.rank] = log.step
         seen = Missing("ended") if record.exit_status is not None else sample_process(record.process.pid, with_files=False)
         if isinstance(seen, Missing) or seen.id != record.process:
             return _ended(record, self._steps.get(record.rank))

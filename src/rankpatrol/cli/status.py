@@ -16,6 +16,8 @@ from rankpatrol.journal import read_events
 
 # The agent writes its state once a second; much older than that, it is not running.
 _STALE_S = 10.0
+# Verdicts on a job that goes on: nothing is done about them.
+_GOES_ON = frozenset({"slow", "benign_wait", "healthy"})
 
 
 @click.command()
@@ -53,7 +55,7 @@ def why(job_dir: Path | None, as_json: bool) -> int:
         _print_why(last, diagnosis, story, bundle)
     if last is None:
         return ExitCode.OK
-    return ExitCode.CRITICAL if last["kind"] == "verdict" else ExitCode.WARNING
+    return ExitCode.CRITICAL if last["kind"] == "verdict" and last.get("verdict") not in _GOES_ON else ExitCode.WARNING
 
 
 def _find(job_dir: Path | None) -> Path:

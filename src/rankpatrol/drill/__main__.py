@@ -41,10 +41,11 @@ class Draw(Record, frozen=True):
 @click.option("--seed", help="Draws the same ranks and steps again; printed where it is not given.")
 @click.option("--patience", default="20s", show_default=True, help="The patrol's patience.")
 @click.option("--attached", is_flag=True, help="Start the training without rankpatrol, and watch it from outside.")
+@click.option("--record", is_flag=True, help="Keep what the judge saw, for `rankpatrol replay`; with --keep also of runs that passed.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for the scorecard and for what failed runs left.")
 @click.option("--keep", is_flag=True, help="Keep the folders of runs that passed, too.")
 def main(  # ruff: ignore[PLR0913, PLR0917] - one parameter an option
-    ids: tuple[str, ...], runs: int, ranks: int, seed: str | None, patience: str, attached: bool, out: Path | None, keep: bool
+    ids: tuple[str, ...], runs: int, ranks: int, seed: str | None, patience: str, attached: bool, record: bool, out: Path | None, keep: bool
 ) -> None:
     """Break real trainings on purpose, and score how the patrol does."""
     # A pipe would count as 80 columns, which cuts the scorecard's times.
@@ -54,12 +55,11 @@ def main(  # ruff: ignore[PLR0913, PLR0917] - one parameter an option
     out = out or Path("drill-runs") / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     out.mkdir(parents=True, exist_ok=True)
     console.print(f"drill: {', '.join(chosen)}; {runs} x each on {ranks} ranks; --seed {seed}; results in {out}", markup=False)
+    settings = Settings(patience=patience, attached=attached, record=record)
     scores: list[Score] = []
     for number in range(runs):
         for fault_id in chosen:
-            one = _run_one(
-                Draw(fault_id, number, f"{seed}:{fault_id}:{number}", ranks), Settings(patience=patience, attached=attached), out
-            )
+            one = _run_one(Draw(fault_id, number, f"{seed}:{fault_id}:{number}", ranks), settings, out)
             scores.append(one)
             console.print(_line(one), markup=False)
             # After each run: a drill that is interrupted has still told what it saw.

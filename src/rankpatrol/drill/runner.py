@@ -29,6 +29,7 @@ class Settings(Record, frozen=True, kw_only=True):
     patience: str = "20s"
     # The training runs by itself, and is watched from outside.
     attached: bool = False
+    record: bool = False
     max_restarts: int = 4
     deadline_s: float = 240.0
 
@@ -37,6 +38,7 @@ def patrol_command(scene: Scene, settings: Settings) -> list[str]:
     """`rankpatrol run` over the scene's training, as a user would call it."""
     return [
         *(sys.executable, "-m", "rankpatrol", "run", "--job-dir", str(scene.job), "--policy", "recover", "--patience", settings.patience),
+        *(("--record",) if settings.record else ()),
         *("--checkpoints", str(scene.checkpoints), "--max-restarts", str(settings.max_restarts), *scene.training()),
     ]
 
