@@ -8,11 +8,11 @@ from rankpatrol.core.records import Record
 _VALUE = r"(?P<value>[-+]?(?:nan|inf(?:inity)?|\d+(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?))(?![\w.%])"
 PATTERNS = (
     # Own loops, nanoGPT, torchtitan, HF ({'loss': nan}), Megatron (lm loss: NAN), Lightning's bars (train_loss=nan.0), JSON ("loss": NaN).
-    rf"(?<![\w-])(?:\w+[_ /.])?loss['\"]?\s*[:=|]?\s*['\"]?(?:tensor\()?{_VALUE}",
+    rf"(?<![a-z0-9-])loss['\"]?\s*[:=|]?\s*['\"]?(?:tensor\()?{_VALUE}",
 )
 _COMPILED = tuple(re.compile(pattern, re.IGNORECASE) for pattern in PATTERNS)
 # What is told beside the loss and is none: a scaler's factor, a count, a limit.
-_OTHERS = re.compile(r"(?:stop|patience|best|min|max|target|threshold|weight|no|skip\w*)[ _-]*(?:\w+[ _])?$", re.IGNORECASE)
+_OTHERS = re.compile(r"(?<![a-z])(?:best|min|max|target|threshold|no|without|skip\w*)[ _-]*(?:\w+[ _])?$", re.IGNORECASE)
 
 
 class LossMark(Record, frozen=True):
