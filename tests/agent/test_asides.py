@@ -33,7 +33,7 @@ def kinds(folder):
 
 
 def log(*losses, lost=False, step=31):
-    return LogSample(100, ("step",), step, losses, lost)
+    return LogSample(100, ("step",), step, losses, lost, step if lost else None)
 
 
 def test_a_slow_job_is_told_once_and_sealed_and_nobody_acts(tmp_path):
@@ -99,7 +99,7 @@ def test_a_lost_loss_is_an_alert_of_a_healthy_job_and_closes_when_numbers_come_a
     assert kinds(tmp_path) == ["alert", "bundle_sealed"]
     alert = next(iter(read_events(tmp_path)))
     assert (alert["cause"], alert["suspect_ranks"], alert["certainty"]) == ("loss_nan", [], "proved")
-    assert "is nan at step 31" in alert["sentence"]
+    assert "is nan since step 31" in alert["sentence"]
     assert alert["why"].endswith("0.40 nan")
     asides.follow_losses(0, {0: log("nan", "0.39")})
     assert kinds(tmp_path)[-1] == "incident_closed"

@@ -2,6 +2,8 @@
 
 import random
 
+import msgspec
+
 from rankpatrol.agent.asides import Asides
 from rankpatrol.agent.eyes import Eyes
 from rankpatrol.agent.roster import Attempt
@@ -20,10 +22,15 @@ from rankpatrol.analysis.pace.records import (
     Refuted,
     Slowed,
 )
+from rankpatrol.analysis.pace.witness import driver_errors, witness
 from rankpatrol.analysis.waits import classify
+from rankpatrol.collect.gpus import sample_gpus
 from rankpatrol.collect.tempo import Running, busy_cpu_s, cpu_pressure_s, doing_of, running_of
+from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import ProcessSample
+from rankpatrol.evidence.host import kernel_log
+from rankpatrol.formats.xid import xids
 from rankpatrol.system.clock import Clock
 
 _TRAINS = "train_step"
@@ -32,6 +39,8 @@ _TICKS = 100.0
 _JITTER_S = 0.03
 # So many looks at stacks must bear out that whoever is named does not wait for the others itself.
 _LOOKS, _LOOK_EVERY_S = 3, 0.07
+# What the driver reported longer ago has little to do with it.
+_ERRORS_S = 600.0
 
 
 class PaceWatch:
@@ -104,8 +113,18 @@ class PaceWatch:
             self._take(Refuted())
             return
         onset_unix_s = self._clock.unix_s() - (self._clock.mono_s() - finding.onset_s)
-        self._asides.tell(attempt.number, onset_unix_s, finding.diagnosis)
+        self._asides.tell(attempt.number, onset_unix_s, self._with_witness(finding.diagnosis))
         self._eyes.calm()  # looks that were taken at a job that moves explain no later silence
+
+    def _with_witness(self, found: Diagnosis) -> Diagnosis:
+        """What the GPUs say stands beside it, and changes neither its cause nor its certainty."""
+        gpus = sample_gpus()
+        if isinstance(gpus, Missing):
+            return found
+        log = kernel_log()
+        errors = () if isinstance(log, Missing) else driver_errors(xids(log), since_boot_s=self._clock.mono_s() - _ERRORS_S)
+        said = (*witness(gpus, {sample.id.pid: rank for rank, sample in self._eyes.processes.items()}), *errors)
+        return msgspec.structs.replace(found, reasons_for=(*found.reasons_for, *said))
 
     def _borne_out(self, rank: int) -> bool:
         """A rank that waits for its peers in most looks holds nobody up, however it waits."""

@@ -13,7 +13,7 @@ def lost_loss(logs: Mapping[int, LogSample]) -> Diagnosis | None:
         return None
     rank = lost[0]
     log = logs[rank]
-    at = "" if log.step is None else f" at step {log.step}"
+    at = "" if log.lost_at_step is None else f" since step {log.lost_at_step}"
     return Diagnosis(
         verdict="healthy",
         cause="loss_nan",

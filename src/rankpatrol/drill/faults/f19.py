@@ -1,14 +1,16 @@
-"""F19: other programs of the machine take the CPUs."""
+"""F19: other programs of the machine take the CPUs that the ranks need."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 
+from rankpatrol.drill.faults.at_call import AtCall
 from rankpatrol.drill.faults.f17 import USUAL_STEPS
-from rankpatrol.drill.faults.port import Expectation, Fault, Moment
+from rankpatrol.drill.faults.port import Expectation, Moment
 from rankpatrol.drill.scene import Scene
 from rankpatrol.drill.truth import Truth, write_truth
 
@@ -18,20 +20,35 @@ _EACH_CPU = 4
 _BURNS = "import time; until = time.monotonic() + %s\nwhile time.monotonic() < until: sum(range(10000))"
 
 
-class CpusTaken(Fault):
-    """Some programs for each CPU, which only compute."""
+class CpusTaken(AtCall):
+    """Some programs for each CPU, which only compute. The ranks compute in each step as well: one that sleeps needs no CPU."""
 
     id = "F19"
     verdict = "slow"
     causes = ("host_contention",)
     expects = Expectation.SLOWED
-    steps = 330
+    at = "step"
+    do = "transform"
+    everyone = True
+    steps = 260
     suspect_s = 120.0
 
     def __init__(self) -> None:
         self._burners: list[subprocess.Popen[bytes]] = []
         self._began_s: float | None = None
         self._began_unix_s = 0.0
+
+    def step(self, scene: Scene) -> int:  # ruff: ignore[ARG002] - the port's words
+        return 1
+
+    def more(self) -> dict[str, object]:
+        return {"times": self.steps, "cpu_seconds": 0.05}
+
+    def prepare(self, scene: Scene) -> dict[str, str]:
+        """What the ranks compute is no fault: it is noted elsewhere."""
+        variables = super().prepare(scene)
+        plan = {**json.loads(variables["AT_CALL"]), "note": str(scene.folder / "scratch" / "note.json")}
+        return {**variables, "AT_CALL": json.dumps(plan)}
 
     def strike(self, scene: Scene, moment: Moment) -> None:
         if self._began_s is None and moment.step >= scene.step + USUAL_STEPS:

@@ -44,6 +44,13 @@ def augment(plan: dict[str, Any]) -> None:
         total += sum(range(1000))
 
 
+def transform(plan: dict[str, Any]) -> None:
+    """Compute as much as takes this long on a CPU of one's own."""
+    until, total = time.thread_time() + plan["cpu_seconds"], 0
+    while time.thread_time() < until:
+        total += sum(range(1000))
+
+
 def overflow(_plan: dict[str, Any]) -> None:
     """Let the weights become what an overflow leaves behind."""
     import gc  # ruff: ignore[PLC0415] - not imported into a user's interpreter before its time
