@@ -56,6 +56,19 @@ def test_time_on_a_cpu_and_time_spent_waiting_for_one_only_grow(start):
     assert now.delay_s >= first.delay_s
 
 
+def test_two_that_share_one_cpu_wait_for_it(start):
+    cpu = {min(os.sched_getaffinity(0))}
+    processes = [start(COMPUTES), start(COMPUTES)]
+    for process in processes:
+        os.sched_setaffinity(process.pid, cpu)
+    first = [running_of(process) for process in processes]
+    for _ in range(1_000_000):
+        now = [running_of(process) for process in processes]
+        if all(after.delay_s > before.delay_s + 0.02 for before, after in zip(first, now, strict=True)):
+            break
+    assert all(after.delay_s > before.delay_s + 0.02 for before, after in zip(first, now, strict=True))
+
+
 def test_of_a_process_that_is_gone_or_whose_pid_another_wears_nothing_is_told():
     us = identify(os.getpid())
     other = ProcessId(us.boot_id, us.pid, us.start_ticks + 1)

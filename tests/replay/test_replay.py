@@ -366,3 +366,45 @@ def test_a_verdict_under_observe_ends_nobody():
     told = played(job)
     assert any(isinstance(finding, Judged) for _, finding in told.findings)
     assert "action" not in kinds(told)
+
+
+DATA = Path(__file__).parents[1] / "data" / "replay"
+
+
+def recorded(name):
+    return tuple(read_tape((DATA / name).read_bytes().splitlines()))
+
+
+def test_a_real_recording_gives_what_its_agent_told_then():
+    told = replay(recorded("stall_of_22_s.jsonl"))
+    events = [json.loads(line) for line in (DATA / "stall_of_22_s_events.jsonl").read_text().splitlines()]
+    entries = [entry for entry in told.entries if entry.kind in {"alert", "verdict", "incident_closed"}]
+    assert told.as_said
+    assert [entry.kind for entry in entries] == [event["kind"] for event in events]
+    assert [entry.sentence for entry in entries[:2]] == [event["sentence"] for event in events[:2]]
+    began = recorded("stall_of_22_s.jsonl")[0]
+    for entry, event in zip(entries, events, strict=True):
+        assert abs(began.unix_s + entry.at_s - event["at_unix_s"]) <= 0.5
+    assert any("--policy recover" in line for line in conclusions(told))
+
+
+def test_a_real_silence_that_ended_by_itself_shows_what_patience_is_right():
+    items = recorded("stall_of_22_s.jsonl")
+    hasty = replay(items, acts=True)
+    assert [ending.attempt for ending in harmful(hasty.endings)] == [0]
+    patient = replay(items, changed(Policy(), {"patience": "60s"}), acts=True)
+    assert (patient.endings, "verdict" in kinds(patient)) == ((), False)
+
+
+@pytest.mark.parametrize("patience", ["1s", "20s", "180s", "1h"])
+def test_a_real_training_that_went_well_has_no_findings_under_any_patience(patience):
+    told = replay(recorded("f17_50.jsonl"), changed(Policy(), {"patience": patience}))
+    assert (told.findings, told.world_size) == ((), 4)
+    assert 60 <= told.seconds <= 100
+
+
+@pytest.mark.parametrize("name", ["stall_of_22_s.jsonl", "f17_50.jsonl"])
+def test_a_real_recording_is_written_again_byte_for_byte(name):
+    writer = TapeWriter()
+    content = (DATA / name).read_bytes()
+    assert b"".join(writer.line(item) for item in read_tape(content.splitlines())) == content

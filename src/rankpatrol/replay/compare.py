@@ -49,6 +49,10 @@ def conclusions(now: Replayed) -> tuple[str, ...]:
     ]
     if not said:
         said.append("no attempt would have been ended that then went on by itself")
+    said += [
+        f"the verdict on attempt {attempt} at +{at_s:.1f} s was on a job that then went on by itself; --policy recover would have ended it"
+        for attempt, at_s in _recovered_verdicts(now)
+    ]
     if any(ending.goes_on_unseen for ending in now.endings) and now.policy != now.recorded_policy:
         said.append("the recorded patrol ended the attempt itself, so whether it would have gone on by itself is not known")
     if now.looks_missed:
@@ -57,6 +61,12 @@ def conclusions(now: Replayed) -> tuple[str, ...]:
             "so times are the latest possible"
         )
     return tuple(said)
+
+
+def _recovered_verdicts(replayed: Replayed) -> tuple[tuple[int, float], ...]:
+    """Verdicts of incidents that closed by themselves, nobody having acted."""
+    recovered = {entry.incident for entry in replayed.entries if entry.kind == "incident_closed" and entry.what == "recovered"}
+    return tuple((entry.attempt, entry.at_s) for entry in replayed.entries if entry.kind == "verdict" and entry.incident in recovered)
 
 
 def _first(replayed: Replayed, attempt: int, kind: str) -> float | None:
