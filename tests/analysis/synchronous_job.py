@@ -12,8 +12,9 @@ POLICY = PacePolicy()
 class SynchronousJob:
     """`work(step, rank)` says what a rank does in a step: (seconds, what it is at, seconds of it in which it waits for a CPU)."""
 
-    def __init__(self, work, *, ranks=4, steps=600, seed=0, foreign_cpus=0.1, exact=True, waits_by="futex", say_steps=True):
-        self.dice, self.ranks, self.exact, self.waits_by, self.say_steps = random.Random(seed), ranks, exact, waits_by, say_steps
+    def __init__(self, work, *, ranks=4, steps=600, seed=0, foreign_cpus=0.1, exact=True, waits_by="futex", pressure=None):
+        self.dice, self.ranks, self.exact, self.waits_by = random.Random(seed), ranks, exact, waits_by
+        self.pressure, self.pressed_s = pressure or (lambda _at_s: {}), {}
         self.foreign_cpus = foreign_cpus if callable(foreign_cpus) else lambda _at_s: foreign_cpus
         self.begins, self.works = [100.0], []
         for number in range(1, steps + 1):
@@ -51,7 +52,9 @@ class SynchronousJob:
         )
         stepped_at_s = self.begins[done] if self.exact else at_s
         doing = self._doing(at_s)
-        return Beat(at_s=at_s, steps=done, stepped_at_s=stepped_at_s, exact=self.exact, ranks=ranks, doing=doing, foreign_cpu_s=foreign_s)
+        self.pressed_s = {kind: self.pressed_s.get(kind, 0.0) + part * 1.06 for kind, part in self.pressure(at_s).items()}
+        facts = {"ranks": ranks, "doing": doing, "foreign_cpu_s": foreign_s, "pressure_s": self.pressed_s}
+        return Beat(at_s=at_s, steps=done, stepped_at_s=stepped_at_s, exact=self.exact, **facts)
 
     def _sum(self, rank, done, *, cpu=False):
         if not hasattr(self, "_sums"):

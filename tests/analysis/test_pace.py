@@ -196,3 +196,10 @@ def test_steps_that_only_logs_count_tell_a_slow_job_too_later():
 
     said = SynchronousJob(work, steps=1200, exact=False).run()
     assert [found.cause for found in slow(said)] == ["straggler_unattributable"]
+
+
+def test_what_else_the_machine_says_stands_beside_it():
+    job = SynchronousJob(held_up_by(1, 2.0, "read"), pressure=lambda at_s: {"io": 0.0 if at_s < 124 else 0.8, "cpu": 0.5})
+    (found,) = slow(job.run())
+    assert any("waits for storage" in line for line in found.reasons_against)
+    assert not any("waits for a CPU" in line for line in found.reasons_against)

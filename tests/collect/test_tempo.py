@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rankpatrol.collect.tempo import Running, busy_cpu_s, cpu_pressure_s, doing_of, running_of
+from rankpatrol.collect.tempo import Running, busy_cpu_s, doing_of, pressure_s, pressures_s, running_of
 from rankpatrol.core.records import Missing, ProcessId
 from rankpatrol.system.process import identify
 
@@ -81,11 +81,12 @@ def test_the_machine_is_read_from_the_kernels_own_words(tmp_path):
     (tmp_path / "stat").write_text("cpu  100 10 50 9000 800 1 2 3 50 0\ncpu0 1 2 3\n")
     assert busy_cpu_s(tmp_path / "stat") == 1.66
     (tmp_path / "cpu").write_text("some avg10=1.00 avg60=2.00 avg300=3.00 total=2500000\nfull avg10=0.00 total=0\n")
-    assert cpu_pressure_s(tmp_path / "cpu") == 2.5
+    assert pressure_s(tmp_path / "cpu") == 2.5
+    assert pressures_s(tmp_path) == {"cpu": 2.5}
 
 
 def test_a_kernel_without_pressure_says_nothing(tmp_path):
     (tmp_path / "odd").write_text("nothing\n")
-    assert isinstance(cpu_pressure_s(tmp_path / "none"), Missing)
-    assert isinstance(cpu_pressure_s(tmp_path / "odd"), Missing)
+    assert isinstance(pressure_s(tmp_path / "none"), Missing)
+    assert isinstance(pressure_s(tmp_path / "odd"), Missing)
     assert isinstance(busy_cpu_s(tmp_path / "none"), Missing)

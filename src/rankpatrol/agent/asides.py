@@ -64,6 +64,7 @@ class Asides:
             self._ledger.tell("alert", attempt, why=why, suspect_ranks=diagnosis.culprit_ranks or (), **fields)
         else:
             self._ledger.tell("verdict", attempt, verdict=diagnosis.verdict, culprit_ranks=diagnosis.culprit_ranks, **fields)
+            self._hands.remember(state)
         self._hands.announce(f"{diagnosis.verdict} / {diagnosis.cause} ({diagnosis.certainty}): {diagnosis.sentence}", "alert")
         self._seal(state)
 

@@ -25,7 +25,7 @@ from rankpatrol.analysis.pace.records import (
 from rankpatrol.analysis.pace.witness import driver_errors, witness
 from rankpatrol.analysis.waits import classify
 from rankpatrol.collect.gpus import sample_gpus
-from rankpatrol.collect.tempo import Running, busy_cpu_s, cpu_pressure_s, doing_of, running_of
+from rankpatrol.collect.tempo import Running, busy_cpu_s, doing_of, pressures_s, running_of
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import ProcessSample
@@ -93,7 +93,7 @@ class PaceWatch:
             training=not exact or all(mark.phase == _TRAINS for mark in marks.values()),
             ranks=tuple(_counters(rank, sample) for rank, sample in seen.items()),
             doing=self._doing(),
-            pressure_s=_known(cpu_pressure_s()),
+            pressure_s=pressures_s(),
             foreign_cpu_s=self._foreign_cpu_s(),
         )
 
@@ -142,7 +142,3 @@ def _counters(rank: int, sample: ProcessSample) -> RankBeat:
     if isinstance(found, Running):
         return RankBeat(rank=rank, cpu_s=found.cpu_s, delay_s=found.delay_s)
     return RankBeat(rank=rank, cpu_s=sample.main_thread_ticks / _TICKS, delay_s=None)
-
-
-def _known(value: float | Missing) -> float | None:
-    return None if isinstance(value, Missing) else value

@@ -49,8 +49,14 @@ def doing_of(process: ProcessId) -> str | Missing:
         return RUNNING if words[0] == b"running" else "page_fault" if words[0] == b"-1" else call_name(int(words[0]))
 
 
-def cpu_pressure_s(file: Path = Path("/proc/pressure/cpu")) -> float | Missing:
-    """How long some task of the machine has waited for a CPU since it started."""
+def pressures_s(folder: Path = Path("/proc/pressure")) -> dict[str, float]:
+    """How long some task of the machine has waited for `cpu`, `memory` and `io` since it started; without those not counted."""
+    found = {kind: pressure_s(folder / kind) for kind in ("cpu", "memory", "io")}
+    return {kind: seconds for kind, seconds in found.items() if not isinstance(seconds, Missing)}
+
+
+def pressure_s(file: Path) -> float | Missing:
+    """How long some task of the machine has waited for this since it started (kernel docs accounting/psi)."""
     try:
         some = next(line for line in file.read_text().splitlines() if line.startswith("some"))
         return int(some.rpartition("total=")[2]) / _US

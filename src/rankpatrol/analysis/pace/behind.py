@@ -10,6 +10,7 @@ from rankpatrol.core.diagnosis import Certainty, Diagnosis
 
 # A past of so many moments shows whether one rank was waited for all along.
 _GLANCES = 12
+_PRESSURES = {"cpu": "a CPU", "memory": "memory", "io": "storage"}
 _LOOK_EVERYWHERE = (
     "All ranks may do more in a step (longer inputs, a larger model). Else look at clocks and temperatures of all GPUs, "
     "links and shared storage."
@@ -52,7 +53,7 @@ def _straggler(spell: Spell, votes: Votes, policy: PacePolicy) -> Diagnosis | No
             own,
             _series(spell),
         ),
-        reasons_against=_against(spell, rank),
+        reasons_against=_against(spell, rank, policy),
         suggested=(f"Look at what rank {rank} does more than the others: its data, its logging and saving, its node's clocks and CPUs.",),
     )
 
@@ -104,10 +105,20 @@ def _outside(spell: Spell, policy: PacePolicy) -> str | None:
     was, now = foreign_cpus(spell.past), foreign_cpus(spell.intervals)
     if was is not None and now is not None and now - was >= policy.foreign_cpus:
         return f"programs other than the ranks use {now:.1f} CPUs, before {was:.1f}"
-    before, after = pressure(spell.past), pressure(spell.intervals)
-    if before is not None and after is not None and after - before >= policy.pressure_ratio:
-        return f"some task waits for a CPU in {after:.0%} of the time (PSI), before in {before:.0%}"
-    return None
+    return _pressed(spell, "cpu", policy)
+
+
+def _pressed(spell: Spell, kind: str, policy: PacePolicy) -> str | None:
+    """The kernel's own word for a machine that has become short of something."""
+    before, after = pressure(spell.past, kind), pressure(spell.intervals, kind)
+    if before is None or after is None or after - before < policy.pressure_ratio:
+        return None
+    return f"some task waits for {_PRESSURES[kind]} in {after:.0%} of the time (PSI), before in {before:.0%}"
+
+
+def _beside(spell: Spell, policy: PacePolicy) -> tuple[str, ...]:
+    """What else of the machine has changed; it may be the reason, or its outcome."""
+    return tuple(said for kind in ("memory", "io") if (said := _pressed(spell, kind, policy)) is not None)
 
 
 def _nobody(spell: Spell, votes: Votes, policy: PacePolicy) -> Diagnosis | None:
@@ -120,16 +131,16 @@ def _nobody(spell: Spell, votes: Votes, policy: PacePolicy) -> Diagnosis | None:
         cause="straggler_unattributable",
         certainty=Certainty.SUSPECTED,
         sentence=f"the job is slow, and the evidence names nobody: {_longer(spell)}",
-        reasons_for=(_series(spell), *moments),
+        reasons_for=(_series(spell), *moments, *_beside(spell, policy)),
         suggested=(_LOOK_EVERYWHERE,),
     )
 
 
-def _against(spell: Spell, rank: int) -> tuple[str, ...]:
+def _against(spell: Spell, rank: int, policy: PacePolicy) -> tuple[str, ...]:
     delay = _more_delay_s(spell, rank)
     waits = (f"its main thread waits {delay:.2f} s more in a step for a CPU than before",) if delay is not None and delay > 0.01 else ()
-    outside = _outside(spell, PacePolicy())
-    return (*waits, *(() if outside is None else (outside,)))
+    outside = _outside(spell, policy)
+    return (*waits, *(() if outside is None else (outside,)), *_beside(spell, policy))
 
 
 def _more_delay_s(spell: Spell, rank: int) -> float | None:

@@ -1,5 +1,8 @@
 """Change points of step time against the job's own past. Who or what is behind one, `behind.py` says."""
 
+from collections.abc import Mapping
+from typing import TypeVar
+
 from msgspec.structs import replace
 
 from rankpatrol.analysis.pace.behind import behind
@@ -23,6 +26,7 @@ from rankpatrol.analysis.pace.records import (
 from rankpatrol.analysis.pace.sums import quantile
 
 WAITS = "futex"
+K = TypeVar("K", int, str)
 Outcome = tuple[PaceState, tuple[PaceFinding, ...]]
 
 
@@ -78,7 +82,7 @@ def _interval(anchor: Beat, beat: Beat, glances: Votes, policy: PacePolicy) -> I
         steps=steps,
         cpu_s=_grown({each.rank: each.cpu_s for each in anchor.ranks}, {each.rank: each.cpu_s for each in beat.ranks}),
         delay_s=_grown(_delays(anchor.ranks), _delays(beat.ranks)),
-        pressure_s=_more(anchor.pressure_s, beat.pressure_s),
+        pressure_s=_grown(anchor.pressure_s, beat.pressure_s),
         foreign_cpu_s=_more(anchor.foreign_cpu_s, beat.foreign_cpu_s),
         votes=glances,
     )
@@ -88,9 +92,9 @@ def _delays(ranks: tuple[RankBeat, ...]) -> dict[int, float | None]:
     return {each.rank: each.delay_s for each in ranks}
 
 
-def _grown(before: dict[int, float | None], after: dict[int, float | None]) -> dict[int, float]:
-    grown = {rank: _more(before.get(rank), now) for rank, now in after.items()}
-    return {rank: by for rank, by in grown.items() if by is not None}
+def _grown(before: Mapping[K, float | None], after: Mapping[K, float | None]) -> dict[K, float]:
+    grown = {key: _more(before.get(key), now) for key, now in after.items()}
+    return {key: by for key, by in grown.items() if by is not None}
 
 
 def _more(before: float | None, after: float | None) -> float | None:

@@ -63,7 +63,7 @@ class Beat(Record, frozen=True, kw_only=True):
     """One round. `steps` are those that all ranks have done, the last of them at `stepped_at_s`; `exact` where probes say so.
 
     `doing`: what each rank's main thread is at in this moment, `futex` where it waits for its peers (or for a thread of its own).
-    `pressure_s`: how long some task has waited for a CPU (PSI); `foreign_cpu_s`: CPU time of all but the ranks.
+    `pressure_s`: how long some task has waited for `cpu`, `memory` or `io` (PSI); `foreign_cpu_s`: CPU time of all but the ranks.
     """
 
     at_s: float
@@ -73,7 +73,7 @@ class Beat(Record, frozen=True, kw_only=True):
     training: bool = True
     ranks: tuple[RankBeat, ...] = ()
     doing: dict[int, str] = msgspec.field(default_factory=dict)
-    pressure_s: float | None = None
+    pressure_s: dict[str, float] = msgspec.field(default_factory=dict)
     foreign_cpu_s: float | None = None
 
 
@@ -117,14 +117,14 @@ class Votes(Record, frozen=True, kw_only=True):
 
 
 class Interval(Record, frozen=True, kw_only=True):
-    """Some steps and the time they took; the counters' growth, by rank; None where one was not known."""
+    """Some steps and the time they took; the counters' growth, by rank and by kind of pressure, where they were known."""
 
     end_s: float
     seconds: float
     steps: int
     cpu_s: dict[int, float] = msgspec.field(default_factory=dict)
     delay_s: dict[int, float] = msgspec.field(default_factory=dict)
-    pressure_s: float | None = None
+    pressure_s: dict[str, float] = msgspec.field(default_factory=dict)
     foreign_cpu_s: float | None = None
     votes: Votes = Votes()
 

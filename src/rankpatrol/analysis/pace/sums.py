@@ -34,9 +34,9 @@ def foreign_cpus(intervals: Iterable[Interval]) -> float | None:
     return sum(used for used, _ in known) / sum(seconds for _, seconds in known) if known else None
 
 
-def pressure(intervals: Iterable[Interval]) -> float | None:
-    """In which part of the time some task of the machine waits for a CPU; None where that is not known."""
-    known = [(each.pressure_s, each.seconds) for each in intervals if each.pressure_s is not None]
+def pressure(intervals: Iterable[Interval], kind: str) -> float | None:
+    """In which part of the time some task of the machine waits for `cpu`, `memory` or `io`; None where that is not known."""
+    known = [(each.pressure_s[kind], each.seconds) for each in intervals if kind in each.pressure_s]
     return sum(waited for waited, _ in known) / sum(seconds for _, seconds in known) if known else None
 
 
