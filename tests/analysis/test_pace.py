@@ -1,5 +1,6 @@
 """Slow jobs in virtual time: who holds the others up is named, and nobody else ever is."""
 
+import math
 import random
 
 import pytest
@@ -203,3 +204,19 @@ def test_what_else_the_machine_says_stands_beside_it():
     (found,) = slow(job.run())
     assert any("waits for storage" in line for line in found.reasons_against)
     assert not any("waits for a CPU" in line for line in found.reasons_against)
+
+
+@settings(max_examples=12, deadline=None)
+@given(seed=st.integers(0, 1 << 30))
+def test_a_drift_of_all_names_nobody_however_unequal_the_ranks_are(seed):
+    """Steps grow and shrink slowly for everybody; some ranks are always a little quicker than others."""
+    dice = random.Random(seed)
+    shares = [dice.uniform(0.9, 1.1) for _ in range(4)]
+    drift = [0.0]
+
+    def work(_number, rank):
+        if rank == 0:
+            drift[0] = 0.98 * drift[0] + dice.gauss(0, 0.06)
+        return (0.2 * shares[rank] * math.exp(drift[0]), "running", 0.0)
+
+    assert all(found.culprit_ranks is None for found in slow(SynchronousJob(work, steps=1500, seed=seed).run()))

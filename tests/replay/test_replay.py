@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankpatrol.cli.main import call
+from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.errors import BadInput, UsageProblem
-from rankpatrol.judge.records import Judged, Observed, Policy, RankActivity, Suspected
-from rankpatrol.judge.tape import TapeBegan, TapeWriter, WallMoved, read_tape
+from rankpatrol.judge.records import AttemptBegan, Judged, Observed, Policy, RankActivity, Suspected
+from rankpatrol.judge.tape import AttemptOver, CrashFound, TapeBegan, TapeWriter, WallMoved, read_tape
 from rankpatrol.replay.compare import conclusions, differences
 from rankpatrol.replay.play import harmful, replay
 from rankpatrol.replay.settings import changed
@@ -208,6 +209,7 @@ def test_a_wall_clock_that_jumps_changes_no_finding(moved_s):
         each.moving = set()
         each.pass_time(100)
         if each is jumped:
+            assert played(each).looks_missed == 0
             each.write(WallMoved(at_s=each.at_s, unix_s=1.8e9 + each.at_s + moved_s))
         each.pass_time(150)
         each.over()
@@ -357,6 +359,47 @@ def test_a_file_that_is_not_there_is_said(tmp_path, capsys):
     spoiled = Path(tmp_path / "spoiled.gz")
     spoiled.write_bytes(b"\x1f\x8b nothing")
     assert call(["replay", str(spoiled)]) == 65
+
+
+RAISED = Diagnosis(
+    verdict="crash", cause="user_exception", culprit_ranks=(0,), certainty=Certainty.PROVED, sentence="rank 0 raised ValueError"
+)
+
+
+def test_a_crash_is_told_with_its_recovery_whatever_the_patience():
+    job = Job()
+    job.pass_time(30)
+    job.write(CrashFound(at_s=job.at_s, onset_s=job.at_s - 0.4, diagnosis=RAISED))
+    job.over()
+    for patience in (1, 600):
+        told = played(job, patience_s=patience)
+        assert [entry.kind for entry in told.entries][1:4] == ["alert", "verdict", "action"]
+        assert told.entries[2].culprit_ranks == (0,)
+        assert told.entries[2].onset_s == 29.6
+
+
+def test_a_crash_after_an_alert_is_told_as_its_outcome():
+    job = Job()
+    job.pass_time(30)
+    job.stand(20)
+    echo = msgspec.structs.replace(RAISED, cause="collateral", culprit_ranks=None, victim_ranks=(0,), sentence="only echoes")
+    job.write(CrashFound(at_s=job.at_s, onset_s=job.at_s, diagnosis=echo))
+    job.over()
+    told = played(job)
+    verdict = next(entry for entry in told.entries if entry.kind == "verdict")
+    assert (verdict.what, verdict.culprit_ranks) == ("crash / rank_blocked (supported)", (1,))
+    assert kinds(told).count("alert") == 1
+
+
+def test_the_third_equal_failure_stops_the_job_in_a_replay_as_well():
+    job = Job()
+    for attempt in range(3):
+        job.ranks = [msgspec.structs.replace(rank, step=0) for rank in job.ranks]
+        job.tell(AttemptBegan(at_s=job.at_s, attempt=attempt, world_size=2))
+        job.pass_time(30)
+        job.write(CrashFound(at_s=job.at_s, onset_s=job.at_s, diagnosis=msgspec.structs.replace(RAISED, place="forward (train.py:3)")))
+        job.write(AttemptOver(at_s=job.at_s, attempt=attempt, ordered=False, by_us=False))
+    assert [entry.what for entry in played(job).entries if entry.kind == "action"][-1] == "the job would be ended"
 
 
 def test_a_verdict_under_observe_ends_nobody():

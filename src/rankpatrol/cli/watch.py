@@ -58,6 +58,8 @@ def watch(
         raise UsageProblem("which job?", help="Give one of --pid PID, --job ID or --all.")
     if as_json and not once:
         raise UsageProblem("--json goes with --once", help="A watch that goes on writes events.jsonl in its job directory.")
+    if record and once:
+        raise UsageProblem("--record goes with a watch that goes on", help="Leave --once out: some seconds are no recording.")
     patience_s = parse_duration_s(patience)
     wanted = Wanted(pid=pid, job=job)
     jobs, found = look_around(wanted)

@@ -8,6 +8,8 @@ import msgspec
 
 from rankpatrol.act.plan import Outlook
 from rankpatrol.agent.desk import IncidentDesk
+from rankpatrol.agent.eyes import all_joined
+from rankpatrol.agent.phases import phase_of_job
 from rankpatrol.analysis.aftermath import aftermath
 from rankpatrol.core.records import Record
 from rankpatrol.incident.records import FINAL_VERDICTS, IncidentEvent, IncidentPolicy, IncidentState, Stage
@@ -113,6 +115,7 @@ class _Play:
         self._state = JudgeState()
         self._desk = IncidentDesk(IncidentPolicy(act=False), self, self, self._clock)
         self._attempt = self._world_size = 0
+        self._phase: str | None = None
         self._asked = self._fresh = False
         self._last: tuple[Event, tuple[Finding, ...]] | None = None
         self._ended: Ending | None = None
@@ -121,7 +124,7 @@ class _Play:
         self.entries: list[Entry] = []
         self.endings: list[Ending] = []
         self.remarks: list[str] = []
-        self._looks_missed, self._as_said, self._wall_moves_s = 0, True, 0.0
+        self._looks_missed, self._as_said = 0, True
 
     def take(self, item: TapeItem) -> None:
         """One item of the recording."""
@@ -130,16 +133,21 @@ class _Play:
             return
         self._check_said(None)
         # The agent that recorded looked at once where it was asked.
-        self._looks_missed += self._fresh and not isinstance(item, Looked)
-        self._fresh, self._clock.at_s = False, item.at_s
+        if not isinstance(item, WallMoved):
+            self._looks_missed += self._fresh and not isinstance(item, Looked)
+            self._fresh = False
+        self._clock.at_s = item.at_s
         match item:
             case TapeBegan():
                 self._begin(item)
             case AttemptBegan():
                 self._attempt, self._world_size, self._asked = item.attempt, max(self._world_size, item.world_size), False
+                self._phase = None
                 self._tell(Entry(at_s=self._now_s(), attempt=item.attempt, kind="attempt", what=f"{item.world_size} ranks"))
                 self._judge(item)
             case Observed():
+                marked = (each.phase for each in item.ranks if not each.ended)
+                self._phase = phase_of_job(self._phase, marked, joined=all_joined(item.ranks))
                 self._judge(item)
             case Looked():
                 self._look(item)
@@ -215,7 +223,7 @@ class _Play:
             case TimeoutNears() if self._ended is None:
                 self._desk.timeout_nears(finding.fires_in_s, finding.timeout_s)
             case Judged() if self._ended is None:
-                self._desk.judged(self._unix_s(finding.onset_s), finding.diagnosis, self._state.step)
+                self._desk.judged(self._unix_s(finding.onset_s), finding.diagnosis, self._state.step, self._phase)
             case Resumed():
                 self._desk.progress_returned()
 
@@ -233,10 +241,10 @@ class _Play:
         if self._ended is not None or (alerted is not None and alerted.stage is not Stage.ALERTED):
             return
         if alerted is not None:
-            self._desk.judged(alerted.onset_unix_s, aftermath(alerted.diagnosis, item.diagnosis), self._state.step)
+            self._desk.judged(alerted.onset_unix_s, aftermath(alerted.diagnosis, item.diagnosis), self._state.step, self._phase)
             return
         self._desk.suspect(self._attempt, self._unix_s(item.onset_s), item.diagnosis)
-        self._desk.judged(self._unix_s(item.onset_s), item.diagnosis, self._state.step)
+        self._desk.judged(self._unix_s(item.onset_s), item.diagnosis, self._state.step, self._phase)
 
     def _over(self, item: AttemptOver) -> None:
         if self._ended is not None:

@@ -10,6 +10,8 @@ from rankpatrol.core.diagnosis import Certainty, Diagnosis
 
 # A past of so many moments shows whether one rank was waited for all along.
 _GLANCES = 12
+# One more or one fewer of these is chance (the two of Agresti and Coull's interval).
+_CHANCE = 2
 _PRESSURES = {"cpu": "a CPU", "memory": "memory", "io": "storage"}
 _LOOK_EVERYWHERE = (
     "All ranks may do more in a step (longer inputs, a larger model). Else look at clocks and temperatures of all GPUs, "
@@ -30,7 +32,8 @@ def _straggler(spell: Spell, votes: Votes, policy: PacePolicy) -> Diagnosis | No
     mine, usual_s, now_s = votes.alone[rank], step_s(spell.past), step_s(spell.intervals)
     extra_s = now_s - usual_s
     held_s = mine / votes.moments * now_s - _held_before_s(spell, rank)
-    if mine < policy.votes or mine < policy.votes_ratio * sum(votes.alone.values()) or held_s < policy.explains_ratio * extra_s:
+    surely_s = _at_least(mine, votes.moments) * now_s - _at_most_before(spell, rank) * usual_s
+    if mine < policy.votes or mine < policy.votes_ratio * sum(votes.alone.values()) or surely_s < policy.explains_ratio * extra_s:
         return None
     if (_more_delay_s(spell, rank) or 0.0) >= policy.explains_ratio * extra_s:
         return None  # it is late because it gets no CPU: that is not its own doing
@@ -63,6 +66,17 @@ def _held_before_s(spell: Spell, rank: int) -> float:
     return before.alone.get(rank, 0) / before.moments * step_s(spell.past) if before.moments else 0.0
 
 
+def _at_least(count: int, moments: int) -> float:
+    """What a share of few moments is at least: moments are a sample."""
+    return max(0, count - _CHANCE) / moments
+
+
+def _at_most_before(spell: Spell, rank: int) -> float:
+    """In which part of its past the others waited for this rank alone, at most; half of it where nobody looked."""
+    before = glances(spell.past)
+    return (before.alone.get(rank, 0) + _CHANCE) / (before.moments + 2 * _CHANCE)
+
+
 def _own_past(spell: Spell, votes: Votes, rank: int, extra_s: float, policy: PacePolicy) -> str | None:
     """The second line, or None where its past does not bear it out."""
     cpu = _more_cpu_s(spell, rank)
@@ -73,7 +87,9 @@ def _own_past(spell: Spell, votes: Votes, rank: int, extra_s: float, policy: Pac
     if before.moments < _GLANCES:
         return None
     was, now = before.alone.get(rank, 0) / before.moments, votes.alone[rank] / votes.moments
-    return f"before, it was so in {was:.0%} of {before.moments} moments; now in {now:.0%}" if was <= now / 3 else None
+    if _at_most_before(spell, rank) > _at_least(votes.alone[rank], votes.moments) / 2:
+        return None
+    return f"before, it was so in {was:.0%} of {before.moments} moments; now in {now:.0%}"
 
 
 def _contention(spell: Spell, policy: PacePolicy) -> Diagnosis | None:
