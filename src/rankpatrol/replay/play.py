@@ -132,10 +132,7 @@ class _Play:
             self._check_said(item)
             return
         self._check_said(None)
-        # The agent that recorded looked at once where it was asked.
-        if not isinstance(item, WallMoved):
-            self._looks_missed += self._fresh and not isinstance(item, Looked)
-            self._fresh = False
+        self._count_missed(item)
         self._clock.at_s = item.at_s
         match item:
             case TapeBegan():
@@ -159,6 +156,12 @@ class _Play:
                 self._wall_moved(item)
             case TapeStopped():
                 self.remarks.append(f"at +{self._now_s():.1f} s: {item.why}")
+
+    def _count_missed(self, item: TapeItem) -> None:
+        """The agent that recorded looked at once where it was asked."""
+        if not isinstance(item, WallMoved):
+            self._looks_missed += self._fresh and not isinstance(item, Looked)
+            self._fresh = False
 
     def result(self) -> Replayed:
         """What came of it."""
