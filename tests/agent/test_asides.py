@@ -41,8 +41,10 @@ def test_a_slow_job_is_told_once_and_sealed_and_nobody_acts(tmp_path):
     asides = asides_in(tmp_path, hands)
     for _ in range(3):
         asides.tell(0, 1.8e9, SLOW)
+    assert [state.diagnosis for state in asides.open()] == [SLOW]
     asides.close("recovered", "straggler")
     asides.tell(0, 1.8e9, SLOW)
+    assert asides.open() == ()
     assert kinds(tmp_path) == ["verdict", "bundle_sealed", "incident_closed"]
     assert hands.deeds == ["seal"]
     verdict = next(iter(read_events(tmp_path)))

@@ -255,7 +255,9 @@ class Agent:
         self._teller.farewell(exit_code, reason)
 
     def _write_state(self, ended: str | None = None) -> None:
-        view = JobView(self._spec, self._eyes, self._judge_state, self.desk.state, self._recovery.checkpoints.latest(), ended)
+        view = JobView(
+            self._spec, self._eyes, self._judge_state, self.desk.state, self._recovery.checkpoints.latest(), ended, self._asides.open()
+        )
         content = state_of(view, self._clock)
         path = Path(self._spec.job_dir) / "state.json"
         self._teller.courier.send(lambda: write_atomic(path, content), instead_of="state.json")

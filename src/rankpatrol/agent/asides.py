@@ -25,7 +25,7 @@ class Asides:
 
     def __init__(self, ledger: Ledger, hands: Hands, number: _Number, clock: Clock) -> None:
         self._ledger, self._hands, self._number, self._clock = ledger, hands, number, clock
-        self._open: dict[str, IncidentState] = {}
+        self._going_on: dict[str, IncidentState] = {}
         self._told: set[tuple[int, str]] = set()
 
     def adopt(self, spool: Path) -> None:
@@ -39,9 +39,9 @@ class Asides:
                     self._ledger.tell("incident_closed", event["attempt"], incident=event["incident"], how="dismissed")
                     closed.add(event["incident"])
 
-    def told(self, attempt: int, cause: str) -> bool:
-        """True where people have heard of this kind of trouble in this attempt."""
-        return (attempt, _kind(cause)) in self._told
+    def open(self) -> tuple[IncidentState, ...]:
+        """What is told and not over."""
+        return tuple(self._going_on.values())
 
     def tell(self, attempt: int, onset_unix_s: float, diagnosis: Diagnosis) -> None:
         """Say it once an attempt, and seal the evidence. A healthy job gets an alert, a slow one a verdict."""
@@ -50,7 +50,7 @@ class Asides:
             return
         self._told.add((attempt, kind))
         state = IncidentState(incident=self._number(), attempt=attempt, stage=Stage.ALERTED, onset_unix_s=onset_unix_s, diagnosis=diagnosis)
-        self._open[kind] = state
+        self._going_on[kind] = state
         fields: dict[str, object] = {
             "incident": state.incident,
             "cause": diagnosis.cause,
@@ -78,8 +78,8 @@ class Asides:
 
     def close(self, how: str, cause: str | None = None) -> None:
         """It is over; all are where no cause is named."""
-        for kind in [_kind(cause)] if cause else list(self._open):
-            if (state := self._open.pop(kind, None)) is not None:
+        for kind in [_kind(cause)] if cause else list(self._going_on):
+            if (state := self._going_on.pop(kind, None)) is not None:
                 self._ledger.tell("incident_closed", state.attempt, incident=state.incident, how=how)
                 self._hands.announce(f"incident {state.incident} closed: {how}", "good")
 

@@ -24,6 +24,7 @@ class JobView(NamedTuple):
     incident: IncidentState | None
     checkpoints: Selection | Missing
     ended: str | None = None
+    asides: tuple[IncidentState, ...] = ()
 
 
 def state_of(view: JobView, clock: Clock) -> bytes:
@@ -42,6 +43,7 @@ def state_of(view: JobView, clock: Clock) -> bytes:
         "ranks": _ranks(view, clock),
         "groups": _groups(view.eyes.groups()),
         "incident": view.incident,
+        "asides": view.asides,
         "checkpoints": view.checkpoints,
     }
     return msgspec.json.format(msgspec.json.encode(state))

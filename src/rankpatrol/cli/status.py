@@ -88,7 +88,7 @@ def _health(state: dict[str, Any], age_s: float) -> ExitCode:
         return ExitCode.UNKNOWN
     incident = state["incident"]
     if incident is None or incident["stage"] == "closed":
-        return ExitCode.OK
+        return ExitCode.WARNING if state.get("asides") else ExitCode.OK
     return ExitCode.WARNING if incident["stage"] == "alerted" else ExitCode.CRITICAL
 
 
@@ -101,6 +101,8 @@ def _print_status(folder: Path, state: dict[str, Any], age_s: float) -> None:
     incident = state["incident"]
     if incident is not None and incident["stage"] != "closed":
         console.print(Text(f"incident {incident['incident']} ({incident['stage']}): {incident['diagnosis']['sentence']}", style="bold"))
+    for aside in state.get("asides") or []:
+        console.print(Text(f"incident {aside['incident']}, nothing is done about it: {aside['diagnosis']['sentence']}", style="yellow"))
     if state["ranks"]:
         console.print(_table(state["ranks"]))
     for line in say_groups(state.get("groups") or [], state.get("patience_s", 0.0)):
