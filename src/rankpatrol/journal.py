@@ -28,7 +28,11 @@ class JsonLines:
 
     def append(self, record: Any) -> bool:
         """True when this line and all before it are in the file."""
-        self._unwritten.append(msgspec.json.encode(record) + b"\n")
+        return self.append_lines(msgspec.json.encode(record) + b"\n")
+
+    def append_lines(self, lines: bytes) -> bool:
+        """The same for lines that are written out already."""
+        self._unwritten.append(lines)
         try:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError:

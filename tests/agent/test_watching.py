@@ -111,6 +111,7 @@ def test_a_watch_ends_with_its_job_and_leaves_a_job_directory(tmp_path):
     [
         (["watch"], 64, "Give one of --pid PID, --job ID or --all"),
         (["watch", "--all", "--json"], 64, "--json goes with --once"),
+        (["watch", "--all", "--once", "--record"], 64, "Leave --once out"),
         (["watch", "--pid", "2", "--once"], 65, "no distributed training is seen of pid 2"),
         (["watch", "--job", "no-such-job", "--once"], 65, "Seen here:"),
     ],

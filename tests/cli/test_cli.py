@@ -106,6 +106,7 @@ def test_status_is_one_json_document(job, capsys):
     ("changes", "code"),
     [
         ({"incident": None}, 0),
+        ({"incident": None, "asides": [{"incident": 2, "diagnosis": DIAGNOSIS}]}, 1),
         ({"incident": {"incident": 1, "stage": "sealed", "diagnosis": DIAGNOSIS}}, 2),
         ({"at_unix_s": 1.0}, 3),
         ({"ended": "finished"}, 0),

@@ -39,7 +39,7 @@ def test_lines_and_steps_are_gathered_over_rounds(log: Path) -> None:
     append(log, b"step 1 loss 3.2\n")
     assert read(tail).step == 1
     append(log, b"step 2 loss 3.1\nepoch 900\n")
-    assert read(tail) == LogSample(42, ("step 1 loss 3.2", "step 2 loss 3.1", "epoch 900"), 2)
+    assert read(tail) == LogSample(42, ("step 1 loss 3.2", "step 2 loss 3.1", "epoch 900"), 2, ("3.2", "3.1"))
 
 
 def test_signs_of_life_move_the_size_but_not_the_step(log: Path) -> None:

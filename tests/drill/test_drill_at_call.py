@@ -180,6 +180,25 @@ def test_a_silence_lasts_as_long_as_told_and_the_training_goes_on(site: Path, tm
     assert told["rank"] == 2
 
 
+def test_a_chore_of_many_steps_is_noted_from_its_first_to_its_last(site: Path, tmp_path: Path) -> None:
+    note = tmp_path / "note"
+    done = train(site, tmp_path, plan(note, call=2, step=2, times=3, do="pause"))
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "left")
+    told = json.loads(note.read_text())
+    assert told["step"] == 2
+    assert told["until_unix_s"] - told["at_unix_s"] >= 0.6
+
+
+def test_a_loss_that_overflows_is_written_as_no_number(site: Path, tmp_path: Path) -> None:
+    code = TRAIN.replace('print("step", step, flush=True)', 'print("step", step, "loss", model(torch.ones(1, 1)).item(), flush=True)')
+    assert code != TRAIN
+    argv = [sys.executable, "-c", code, str(tmp_path / "store"), "0", "1"]
+    env = environment(site, plan(tmp_path / "note", call=3, do="overflow"))
+    lines = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
+    assert "nan" not in next(line for line in lines if line.startswith("step 2"))
+    assert next(line for line in lines if line.startswith("step 3")) == "step 3 loss nan"
+
+
 def test_the_others_wait_in_a_barrier_for_the_one_that_prepares(site: Path, tmp_path: Path) -> None:
     note = tmp_path / "note"
     text = plan(note, at="group", call=1, do="build_vocabulary", rank=0, seconds=3600)

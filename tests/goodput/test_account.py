@@ -42,6 +42,16 @@ def test_a_hang_costs_its_stall_its_recovery_and_the_steps_done_again():
     assert found.remarks == ()
 
 
+def test_a_slow_spell_and_a_lost_loss_are_no_stall_since_the_steps_go_on():
+    job = Job().starts().at(10, "phase", phase="train_step").steps(10, range(1, 101))
+    job.at(60, "verdict", **verdict(50, [3], verdict="slow")).at(90, "incident_closed", incident=1, how="recovered")
+    job.at(95, "alert", **{**alert(95, []), "incident": 2, "cause": "loss_nan"}).at(110, "incident_closed", incident=2, how="ended")
+    found = account(job.at(110, "attempt_ended", reason="finished").at(110, "job_ended", exit_code=0))
+    assert seconds(found) == {Part.INITIALISATION: 10, Part.PRODUCTIVE: 100}
+    assert found.cards == ()
+    assert [remark.partition(":")[0] for remark in found.remarks] == ["incident 1 (rank_blocked)", "incident 2 (loss_nan)"]
+
+
 def test_an_incident_is_timed_from_its_onset():
     (card,) = account(hang()).cards
     assert (card.time_to_detect_s, card.time_to_identify_s, card.time_to_recover_s) == (3, 6, 56)

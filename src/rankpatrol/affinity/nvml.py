@@ -128,18 +128,18 @@ def _ask_library(nvml: Any, mig: List[str], said: Dict[str, Any]) -> None:
     for index in range(count.value):
         handle = ctypes.c_void_p()
         if nvml.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)) == 0:
-            address = _address(nvml, handle)
+            address = address_of(nvml, handle)
             if address:
-                said["gpus"][address] = {"cpus": _cpus(nvml, handle), "nodes": _nodes(nvml, handle), "users": _users(nvml, handle)}
+                said["gpus"][address] = {"cpus": _cpus(nvml, handle), "nodes": _nodes(nvml, handle), "users": users_of(nvml, handle)}
     for uuid in mig:
         part, whole = ctypes.c_void_p(), ctypes.c_void_p()
         if nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(part)) != 0:
             continue
         if nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part, ctypes.byref(whole)) == 0:
-            said["mig"][uuid] = _address(nvml, whole)
+            said["mig"][uuid] = address_of(nvml, whole)
 
 
-def _address(nvml: Any, handle: Any) -> Optional[str]:
+def address_of(nvml: Any, handle: Any) -> Optional[str]:
     """In sysfs's form: NVML writes eight digits of domain, sysfs four (more only where they are needed)."""
     pci = _Pci()
     if nvml.nvmlDeviceGetPciInfo_v3(handle, ctypes.byref(pci)) != 0:
@@ -158,7 +158,7 @@ def _nodes(nvml: Any, handle: Any) -> List[int]:
     return _bits(words) if nvml.nvmlDeviceGetMemoryAffinity(handle, ctypes.c_uint(_WORDS), words, scope) == 0 else []
 
 
-def _users(nvml: Any, handle: Any) -> List[int]:
+def users_of(nvml: Any, handle: Any) -> List[int]:
     """Processes that compute there. A driver whose record has another size gives junk: whoever uses the list looks for pids it knows."""
     room = ctypes.c_uint(_MOST_USERS)
     records = (_Process * _MOST_USERS)()

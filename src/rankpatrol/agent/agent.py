@@ -5,18 +5,22 @@ from pathlib import Path
 
 from rankpatrol.act.plan import Verified, next_start
 from rankpatrol.agent.answers import refusal, take_answer
+from rankpatrol.agent.asides import Asides
 from rankpatrol.agent.checkpoint_watch import verified
 from rankpatrol.agent.crash_watch import look_at_crash
 from rankpatrol.agent.desk import IncidentDesk
 from rankpatrol.agent.eyes import Eyes, all_joined
 from rankpatrol.agent.looking import forbidden, look_closely
 from rankpatrol.agent.orphan_watch import OrphanWatch
+from rankpatrol.agent.pace_watch import PaceWatch
+from rankpatrol.agent.recorder import recorder_of
 from rankpatrol.agent.recovery import CARRY_S, CHECK_S, Recovery
 from rankpatrol.agent.roster import Attempt, current_attempt, read_attempt
 from rankpatrol.agent.status import JobView, state_of
 from rankpatrol.agent.teller import Teller
 from rankpatrol.agent.voice import Voice
 from rankpatrol.analysis.aftermath import aftermath
+from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.incident.records import FINAL_VERDICTS, IncidentPolicy, Stage, WaitsFor
 from rankpatrol.journal import read_events
 from rankpatrol.judge.judge import step
@@ -35,6 +39,7 @@ from rankpatrol.judge.records import (
     Suspected,
     TimeoutNears,
 )
+from rankpatrol.judge.tape import AttemptOver, CrashFound
 from rankpatrol.launch.rundir import JobSpec, LauncherExit, OrderedEnd, Released, ResumePoint, RunDir, launcher_of
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.files import write_atomic
@@ -59,6 +64,10 @@ class Agent:
         self.desk = IncidentDesk(
             IncidentPolicy(act=spec.policy != "observe", ask=spec.policy == "ask"), self._teller.journal, self._recovery, clock
         )
+        self._recorder = recorder_of(spec, run_dir, self._teller.courier, clock, voice)
+        self._recorder.begin(self._policy, self._judge_state)
+        self._asides = Asides(self._teller.journal, self._recovery, self.desk.next_number, clock)
+        self._pace = PaceWatch(self._eyes, self._asides, clock)
 
     def adopt(self, begun: set[int], ended: set[int]) -> None:
         """Go on where an earlier agent stopped: what it has told is not told again, and the judge starts to look afresh."""
@@ -68,10 +77,12 @@ class Agent:
             self._start_judging(read_attempt(self._run_dir, open_attempts[-1]))
         self._teller.adopt_pause(read_events(self._run_dir.spool))
         self.desk.adopt(self._run_dir.spool)
+        self._asides.adopt(self._run_dir.spool)
 
     def glance(self) -> None:
         """Between two rounds: has a rank failed? Its shim holds that exit back until the evidence of the others is taken."""
         self._follow_attempts()
+        self._pace.peek()
         attempt = self._eyes.attempt
         if attempt is None or all(seen.exit_status == 0 for seen in attempt.exits.values()) or self._is_released(attempt):
             return
@@ -174,6 +185,7 @@ class Agent:
 
     def _start_judging(self, attempt: Attempt) -> None:
         self._eyes.begin(attempt)
+        self._pace.begin()
         self._judge(AttemptBegan(at_s=self._clock.mono_s(), attempt=attempt.number, world_size=attempt.world_size()))
 
     def _watch(self, attempt: Attempt) -> None:
@@ -186,10 +198,14 @@ class Agent:
         self._teller.progress(attempt, self._eyes.best_step())
         # A job that was told to end is not judged: what stands still now only waits for its turn to go.
         if self._ordered() is None:
-            self._judge(Observed(at_s=self._clock.mono_s(), ranks=activities))
+            # In whole milliseconds, so that a recording can be small and exact.
+            self._judge(Observed(at_s=round(self._clock.mono_s(), 3), ranks=activities))
+            self._pace.round(attempt, odd=self._judge_state.looked_at_s is not None)
+            self._asides.follow_losses(attempt.number, self._eyes.logs)
 
     def _judge(self, event: Event) -> None:
         self._judge_state, findings = step(self._judge_state, event, self._policy)
+        self._recorder.heard(event, findings)
         for finding in findings:
             self._follow(finding)
 
@@ -223,6 +239,8 @@ class Agent:
         self._begin_attempt(attempt)
         self._eyes.light()
         found = look_at_crash(self._run_dir, self._eyes, self._clock)
+        if found is not None:
+            self._recorder.note(self._crash_found(found))
         if found is not None and alerted is not None:
             self.desk.judged(alerted.onset_unix_s, aftermath(alerted.diagnosis, found), self._eyes.best_step(), self._teller.phase_now)
         elif found is not None:
@@ -230,6 +248,12 @@ class Agent:
             onset_unix_s = min(seen.ended_unix_s for seen in exits.values())
             self.desk.suspect(attempt.number, onset_unix_s, found)
             self.desk.judged(onset_unix_s, found, self._eyes.best_step(), self._teller.phase_now)
+
+    def _crash_found(self, found: Diagnosis) -> CrashFound:
+        exits = self._eyes.attempt.exits if self._eyes.attempt else {}
+        now_s, now_unix_s = self._clock.mono_s(), self._clock.unix_s()
+        onset_unix_s = min((seen.ended_unix_s for seen in exits.values()), default=now_unix_s)
+        return CrashFound(at_s=now_s, onset_s=now_s - (now_unix_s - onset_unix_s), diagnosis=found)
 
     def _is_released(self, attempt: Attempt) -> bool:
         return self._run_dir.read(_released(attempt), Released) is not None
@@ -241,8 +265,11 @@ class Agent:
         ordered = self._ordered() is not None
         self._teller.progress(attempt, self._eyes.best_step())
         self._teller.attempt_ends(attempt, ordered=ordered)
+        by_us = any(seen.by_request for seen in attempt.exits.values())
+        self._recorder.note(AttemptOver(at_s=self._clock.mono_s(), attempt=attempt.number, ordered=ordered, by_us=by_us))
         self.desk.attempt_ended(ordered=ordered)
         self._orphans.attempt_over(attempt)
+        self._asides.close("ended")
 
     def _end_job(self, exit_code: int | None) -> None:
         self._orphans.settle(ORPHANS_S)
@@ -251,6 +278,7 @@ class Agent:
         reason = f"ordered by {ordered.signal}" if ordered else "finished" if exit_code == 0 else "stopped" if stopped else "failed"
         if self._spec.attached and exit_code is None:
             reason = "ended"  # nobody whose child it was has told us how
+        self._recorder.flush()
         self._teller.job_ends(self._eyes.attempt.number if self._eyes.attempt else 0, exit_code, reason)
         self._write_state(ended=reason)
         if not self._teller.courier.delivered(CARRY_S):
@@ -260,7 +288,7 @@ class Agent:
 
     def _write_state(self, ended: str | None = None) -> None:
         view = JobView(self._spec, self._eyes, self._judge_state, self.desk.state, self._recovery.checkpoints.latest(), ended)
-        view = view._replace(pause=self._recovery.switches.latest(), question=self._question())
+        view = view._replace(pause=self._recovery.switches.latest(), question=self._question(), asides=self._asides.open())
         content = state_of(view, self._clock)
         path = Path(self._spec.job_dir) / "state.json"
         self._teller.courier.send(lambda: write_atomic(path, content), instead_of="state.json")

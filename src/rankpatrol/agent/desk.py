@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -42,7 +42,7 @@ from rankpatrol.incident.records import (
     VerdictGiven,
     WaitsFor,
 )
-from rankpatrol.journal import Journal, read_events, read_incident_events
+from rankpatrol.journal import read_events, read_incident_events
 from rankpatrol.launch.pauses import Pause
 from rankpatrol.system.clock import Clock
 
@@ -83,10 +83,22 @@ class Hands(Protocol):
         ...
 
 
+class Ledger(Protocol):
+    """Where the desk writes; `journal.Journal` is one."""
+
+    def tell(self, kind: str, attempt: int, **fields: Any) -> None:
+        """Write one event of CONTRACT's kinds."""
+        ...
+
+    def record(self, event: IncidentEvent) -> None:
+        """Keep an incident's event for a successor."""
+        ...
+
+
 class IncidentDesk:
     """The incident of the current attempt, if there is one."""
 
-    def __init__(self, policy: IncidentPolicy, journal: Journal, hands: Hands, clock: Clock) -> None:
+    def __init__(self, policy: IncidentPolicy, journal: Ledger, hands: Hands, clock: Clock) -> None:
         self._policy, self._journal, self._hands, self._clock = policy, journal, hands, clock
         self._budget = Budget()
         self.state: IncidentState | None = None
@@ -97,6 +109,7 @@ class IncidentDesk:
     def adopt(self, spool: Path) -> None:
         """Take up what an earlier agent left: its incident, and the instruction it had not finished; what it told stays told."""
         self._told = {_key(event["kind"], event["incident"], event) for event in read_events(spool) if "incident" in event}
+        self._count = max((key[1] for key in self._told), default=0)
         self._failures.clear()
         pending: tuple[Instruction, ...] = ()
         for event in read_incident_events(spool):
@@ -112,11 +125,17 @@ class IncidentDesk:
         """The incident that is not closed yet."""
         return None if self.state is None or self.state.stage is Stage.CLOSED else self.state
 
+    def next_number(self) -> int:
+        """A number for an incident that is not this desk's: no two of a job have the same."""
+        self._count += 1
+        return self._count
+
     def suspect(self, attempt: int, onset_unix_s: float, diagnosis: Diagnosis, *, quiet: bool = False) -> None:
         """The judge names somebody; while an incident is open that is no new one."""
         if self.open_incident() is None:
-            self._count += 1
-            self._handle(SuspectNamed(incident=self._count, attempt=attempt, onset_unix_s=onset_unix_s, diagnosis=diagnosis, quiet=quiet))
+            self._handle(
+                SuspectNamed(incident=self.next_number(), attempt=attempt, onset_unix_s=onset_unix_s, diagnosis=diagnosis, quiet=quiet)
+            )
 
     def judged(self, onset_unix_s: float, diagnosis: Diagnosis, step: int | None = None, phase: str | None = None) -> None:
         """The judge's patience is over, the attempt having come to `step` in `phase`. What the brake refuses becomes a stop."""

@@ -12,7 +12,7 @@ from rankpatrol.agent.within import lines_of, marks_of, recordings_of, with_know
 from rankpatrol.collect.processes import process_tree, sample_process
 from rankpatrol.collect.ranks import RankRecord, observe, with_connections, with_stacks
 from rankpatrol.core.records import Missing
-from rankpatrol.core.snapshot import FlightRecording, LogSample, Marks, ProcessGroup, Snapshot
+from rankpatrol.core.snapshot import FlightRecording, LogSample, Marks, ProcessGroup, ProcessSample, Snapshot
 from rankpatrol.judge.records import RankActivity
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.process import is_hidden
@@ -38,6 +38,10 @@ class Eyes:
         self._asked_for_lines = False
         self._lined: dict[int, FlightRecording] = {}
         self.attempt: Attempt | None = None
+        # What the last light round saw of the ranks that live.
+        self.processes: dict[int, ProcessSample] = {}
+        self.marks: dict[int, Marks] = {}
+        self.logs: dict[int, LogSample] = {}
         self.looks: deque[Snapshot] = deque(maxlen=_LOOKS_KEPT)
 
     def begin(self, attempt: Attempt) -> None:
@@ -51,6 +55,9 @@ class Eyes:
 
     def light(self) -> tuple[RankActivity, ...]:
         """One light round: a few files of /proc and the end of a log for each rank. One that is hidden from us is left out."""
+        self.processes.clear()
+        self.marks.clear()
+        self.logs.clear()
         activities = (self._activity(record) for record in self._records())
         return tuple(activity for activity in activities if activity is not None)
 
@@ -137,15 +144,19 @@ class Eyes:
 
     def _activity(self, record: RankRecord) -> RankActivity | None:
         log = self._logs.latest(record)
-        if isinstance(log, LogSample) and log.step is not None:
-            self._steps[record.rank] = log.step
+        if isinstance(log, LogSample):
+            self.logs[record.rank] = log
+            if log.step is not None:
+                self._steps[record.rank] = log.step
         seen = Missing("ended") if record.exit_status is not None else sample_process(record.process.pid, with_files=False)
         if isinstance(seen, Missing) and record.exit_status is None and is_hidden(record.process.pid):
             return None
         if isinstance(seen, Missing) or seen.id != record.process:
             return _ended(record, self._steps.get(record.rank))
         marks = self._marks(record.rank)
+        self.processes[record.rank] = seen
         if isinstance(marks, Marks):
+            self.marks[record.rank] = marks
             self._groups[record.rank] = marks.groups
         return RankActivity(
             rank=record.rank,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from rankpatrol.collect.gpus import sample_gpus
 from rankpatrol.collect.stacks import take_native
 from rankpatrol.core.errors import EvidenceError
 from rankpatrol.core.records import Missing
@@ -17,6 +18,8 @@ from rankpatrol.launch.rundir import JobSpec, RunDir
 from rankpatrol.system.clock import Clock
 
 _HOST_S, _NATIVE_S = 4.0, 6.0
+# These are told at once: what was put aside belongs to another incident.
+_NO_ALERT_BEFORE = frozenset({"slow", "healthy"})
 
 
 class NothingSeen(EvidenceError):
@@ -48,9 +51,9 @@ class Sealer:
         findings = Findings(
             diagnosis=state.diagnosis,
             snapshot=snapshot,
-            snapshot_at_alert=self._aside[-1] if looks and self._aside else None,
+            snapshot_at_alert=self._aside[-1] if looks and self._aside and state.diagnosis.verdict not in _NO_ALERT_BEFORE else None,
             native=native,
-            host=host_facts(_pids(snapshot), self._paths(), deadline_s=_HOST_S),
+            host=host_facts(_pids(snapshot), self._paths(), deadline_s=_HOST_S, more={"gpu_counters": sample_gpus}),
             scheduler=context.get("scheduler"),
             checkpoints=context.get("checkpoints"),
             touched=_touched(snapshot, native, taken=len(looks) or len(self._aside)),

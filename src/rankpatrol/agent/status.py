@@ -27,6 +27,7 @@ class JobView(NamedTuple):
     ended: str | None = None
     pause: Pause | None = None
     question: str | None = None
+    asides: tuple[IncidentState, ...] = ()
 
 
 def state_of(view: JobView, clock: Clock) -> bytes:
@@ -47,6 +48,7 @@ def state_of(view: JobView, clock: Clock) -> bytes:
         "incident": view.incident,
         "paused": view.pause,
         "answer_with": view.question,
+        "asides": view.asides,
         "checkpoints": view.checkpoints,
     }
     return msgspec.json.format(msgspec.json.encode(state))

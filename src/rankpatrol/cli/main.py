@@ -27,6 +27,7 @@ _COMMANDS = {
     "affinity": ("rankpatrol.cli.affinity", "affinity"),
     "bind": ("rankpatrol.cli.bind", "bind"),
     "goodput": ("rankpatrol.cli.goodput", "goodput"),
+    "replay": ("rankpatrol.cli.replay", "replay"),
     "lemons": ("rankpatrol.cli.lemons", "lemons"),
     "orphans": ("rankpatrol.cli.orphans", "orphans"),
     "drill": ("rankpatrol.drill.__main__", "main"),

@@ -21,8 +21,9 @@ from rankpatrol.launch.rundir import JobSpec, RunDir
 @click.option("--job-dir", type=click.Path(path_type=Path), help="Where events, logs and evidence go.  [default: JOBS-DIR/NAME-UTC]")
 @setting_options("policy", "patience", "checkpoints", "max-restarts", "probe", "bind", "jobs-dir")
 @config_option
+@click.option("--record", is_flag=True, help="Keep what the judge saw, for `rankpatrol replay`: JOBDIR/recording.jsonl.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(job_dir: Path | None, config: Path | None, command: tuple[str, ...], **given: Any) -> int:
+def run(job_dir: Path | None, config: Path | None, record: bool, command: tuple[str, ...], **given: Any) -> int:
     """Start CMD (torchrun …, or any other command) under patrol, and end with its exit code.
 
     CMD's words are passed on as they are, but for {checkpoint}: each attempt gets the checkpoint to resume from there, the first
@@ -56,6 +57,7 @@ def run(job_dir: Path | None, config: Path | None, command: tuple[str, ...], **g
         started_unix_s=time.time(),
         probe=settings["probe"],
         bind=settings["bind"],
+        record=record,
     )
     run_dir = RunDir.create()
     click.echo(f"rankpatrol: job directory {folder}", err=True)

@@ -16,6 +16,9 @@ from rankpatrol.core.durations import say_duration
 from rankpatrol.core.errors import BadInput, ExitCode
 from rankpatrol.journal import read_events
 
+# Verdicts on a job that goes on: nothing is done about them.
+_GOES_ON = frozenset({"slow", "benign_wait", "healthy"})
+
 
 @click.command()
 @click.argument("job_dir", type=click.Path(path_type=Path), required=False)
@@ -52,7 +55,7 @@ def why(job_dir: Path | None, as_json: bool) -> int:
         _print_why(last, diagnosis, story, bundle)
     if last is None:
         return ExitCode.OK
-    return ExitCode.CRITICAL if last["kind"] == "verdict" else ExitCode.WARNING
+    return ExitCode.CRITICAL if last["kind"] == "verdict" and last.get("verdict") not in _GOES_ON else ExitCode.WARNING
 
 
 def _health(state: dict[str, Any], age_s: float) -> ExitCode:
@@ -63,7 +66,7 @@ def _health(state: dict[str, Any], age_s: float) -> ExitCode:
         return ExitCode.UNKNOWN
     incident = state["incident"]
     if incident is None or incident["stage"] == "closed":
-        return ExitCode.OK
+        return ExitCode.WARNING if state.get("asides") else ExitCode.OK
     return ExitCode.WARNING if incident["stage"] == "alerted" else ExitCode.CRITICAL
 
 
@@ -77,6 +80,8 @@ def _print_status(folder: Path, state: dict[str, Any], age_s: float) -> None:
     if incident is not None and incident["stage"] != "closed":
         console.print(Text(f"incident {incident['incident']} ({incident['stage']}): {incident['diagnosis']['sentence']}", style="bold"))
     _print_standing(console, folder, state)
+    for aside in state.get("asides") or []:
+        console.print(Text(f"incident {aside['incident']}, nothing is done about it: {aside['diagnosis']['sentence']}", style="yellow"))
     if state["ranks"]:
         console.print(_table(state["ranks"]))
     for line in say_groups(state.get("groups") or [], state.get("patience_s", 0.0)):

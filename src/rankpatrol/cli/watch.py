@@ -35,9 +35,18 @@ _CODES = {"healthy": ExitCode.OK, "benign_wait": ExitCode.OK, "undetermined": Ex
     "--policy", type=click.Choice(["observe"]), default="observe", show_default=True, help="What was not started here is not ended."
 )
 @click.option("--patience", default="180s", show_default=True, help="How long nothing may work before it is a hang.")
+@click.option("--record", is_flag=True, help="Keep what the judge saw, for `rankpatrol replay`: recording.jsonl in the job directory.")
 @click.option("--job-dir", type=click.Path(path_type=Path), help="Where events and evidence go.  [default: rankpatrol-runs/watch-NAME-UTC]")
 def watch(
-    pid: int | None, job: str | None, everything: bool, once: bool, as_json: bool, policy: str, patience: str, job_dir: Path | None
+    pid: int | None,
+    job: str | None,
+    everything: bool,
+    once: bool,
+    as_json: bool,
+    policy: str,
+    patience: str,
+    record: bool,
+    job_dir: Path | None,
 ) -> int:
     """Patrol jobs that already run: no restart, no probe, nothing touched.
 
@@ -49,13 +58,20 @@ def watch(
         raise UsageProblem("which job?", help="Give one of --pid PID, --job ID or --all.")
     if as_json and not once:
         raise UsageProblem("--json goes with --once", help="A watch that goes on writes events.jsonl in its job directory.")
+    if record and once:
+        raise UsageProblem("--record goes with a watch that goes on", help="Leave --once out: some seconds are no recording.")
     patience_s = PATIENCE.from_text(patience)
     wanted = Wanted(pid=pid, job=job)
     jobs, found = look_around(wanted)
     _check(jobs, found, wanted)
     if once:
         return _once(jobs, found, as_json=as_json)
-    return _follow(wanted, jobs, lambda each: _spec(each, policy, patience_s, job_dir if not everything else None))
+
+    def spec_of(each: FoundJob) -> JobSpec:
+        spec = _spec(each, policy, patience_s, job_dir if not everything else None)
+        return msgspec.structs.replace(spec, record=record)
+
+    return _follow(wanted, jobs, spec_of)
 
 
 def _check(jobs: tuple[FoundJob, ...], found: Survey, wanted: Wanted) -> None:

@@ -7,6 +7,7 @@ from collections import deque
 
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import LogSample
+from rankpatrol.formats.losses import LossMark, find_loss
 from rankpatrol.formats.steps import StepMark, find_step, further
 
 _ROUND_BYTES = 256 << 10
@@ -14,6 +15,7 @@ _TAIL_LINES = 200
 _TAIL_CHARACTERS = 32 << 10
 _LINE_CHARACTERS = 2000
 _PARTIAL_BYTES = 64 << 10
+_LOSSES = 10
 
 _ENDS = re.compile(rb"([\r\n])")
 
@@ -33,6 +35,8 @@ class LogTail:
         self._shown = ""
         self._lines: deque[str] = deque(maxlen=_TAIL_LINES)
         self._mark: StepMark | None = None
+        self._losses: deque[LossMark] = deque(maxlen=_LOSSES)
+        self._lost_at_step: int | None = None
 
     def read(self) -> LogSample | Missing:
         """What is new since the last call, at most 256 KiB of it: what came before that is skipped."""
@@ -47,7 +51,14 @@ class LogTail:
             return Missing(f"cannot read the log {self._path}: {problem.strerror}")
         if size is None:
             return Missing(f"the log {self._path} is no regular file")
-        return LogSample(size, self._tail(), None if self._mark is None else self._mark.step)
+        return LogSample(
+            size_bytes=size,
+            tail=self._tail(),
+            step=None if self._mark is None else self._mark.step,
+            losses=tuple(loss.text for loss in self._losses),
+            loss_lost=bool(self._losses) and self._losses[-1].lost,
+            lost_at_step=self._lost_at_step if self._losses and self._losses[-1].lost else None,
+        )
 
     def _read_new(self, file: int) -> int | None:
         about = os.fstat(file)
@@ -75,6 +86,7 @@ class LogTail:
         for part, end in zip(ended[::2], ended[1::2], strict=True):
             text = _readable(part)
             self._mark = further(self._mark, find_step(text))
+            self._follow_loss(text)
             # A terminal shows what was written last over the line: fill in for a carriage return before the line's end.
             self._shown = text or self._shown
             if end == b"\n":
@@ -84,6 +96,14 @@ class LogTail:
         if not data:
             # A number at the end of an unended line may still grow, so it counts when nothing came for a round.
             self._mark = further(self._mark, find_step(_readable(self._partial)))
+
+    def _follow_loss(self, text: str) -> None:
+        loss = find_loss(text)
+        if loss is None:
+            return
+        if loss.lost and not (self._losses and self._losses[-1].lost):
+            self._lost_at_step = None if self._mark is None else self._mark.step
+        self._losses.append(loss)
 
     def _tail(self) -> tuple[str, ...]:
         unended = _readable(self._partial) or self._shown

@@ -102,11 +102,17 @@ class Stack(Record, frozen=True, tag="stack"):
 
 
 class LogSample(Record, frozen=True, tag="log"):
-    """One rank's log: its size, its last lines, and the highest step it has named so far."""
+    """One rank's log: its size, its last lines, and the highest step it has named so far. `losses`: the last it has named, as written.
+
+    `loss_lost`: the last of them is no number, and none has been since `lost_at_step`, where that step is known.
+    """
 
     size_bytes: int
     tail: tuple[str, ...]
     step: int | None
+    losses: tuple[str, ...] = ()
+    loss_lost: bool = False
+    lost_at_step: int | None = None
 
 
 class ProcessGroup(Record, frozen=True, kw_only=True):

@@ -57,11 +57,21 @@ class Draw(Record, frozen=True):
 @click.option("--seed", help="Draws the same ranks and steps again; printed where it is not given.")
 @click.option("--patience", default="20s", show_default=True, help="The patrol's patience.")
 @click.option("--attached", is_flag=True, help="Start the training without rankpatrol, and watch it from outside.")
+@click.option("--record", is_flag=True, help="Keep what the judge saw, for `rankpatrol replay`; with --keep also of runs that passed.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for the scorecard and for what failed runs left.")
 @click.option("--watch", is_flag=True, help="Print what the patrol tells while a run goes on.")
 @click.option("--keep", is_flag=True, help="Keep the folders of runs that passed, too.")
 def main(  # ruff: ignore[PLR0913, PLR0917] - one parameter an option
-    ids: tuple[str, ...], runs: int, ranks: int, seed: str | None, patience: str, attached: bool, out: Path | None, watch: bool, keep: bool
+    ids: tuple[str, ...],
+    runs: int,
+    ranks: int,
+    seed: str | None,
+    patience: str,
+    attached: bool,
+    record: bool,
+    out: Path | None,
+    watch: bool,
+    keep: bool,
 ) -> None:
     """Break real trainings on purpose, and score how the patrol does."""
     # A pipe would count as 80 columns, which cuts the scorecard's times.
@@ -85,7 +95,7 @@ def main(  # ruff: ignore[PLR0913, PLR0917] - one parameter an option
             if (fault_id, number) in known:
                 continue
             drawn = Draw(fault_id, number, f"{campaign.seed}:{fault_id}:{number}", ranks)
-            settings = Settings(patience=patience, attached=attached, tell=_teller(console) if watch else None)
+            settings = Settings(patience=patience, attached=attached, record=record, tell=_teller(console) if watch else None)
             one = _run_one(drawn, settings, out)
             scores.append(one)
             console.print(_line(one), markup=False)

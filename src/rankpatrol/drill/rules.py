@@ -18,6 +18,9 @@ def complaints(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
         Expectation.LOOPS: _loops,
         Expectation.TIMES_OUT: _times_out,
         Expectation.LAUNCHER_LOST: _launcher_lost,
+        Expectation.SLOWED_BY_ONE: _slowed_by_one,
+        Expectation.SLOWED: _slowed,
+        Expectation.ALERTED: _alerted,
         Expectation.SILENT: _silent,
         Expectation.ENDS_WELL: _ends_well,
         Expectation.RELEASES: _releases,
@@ -174,6 +177,29 @@ def _silent(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
     yield from _ends_well(outcome, marks, bars)
 
 
+def _slowed_by_one(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
+    yield from _culprit_named(outcome, marks, bars)
+    yield from _evidence_missed(outcome)
+    yield from _ends_well(outcome, marks, bars)
+
+
+def _slowed(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
+    yield from _missed("the job was called slow", marks.verdict_s, bars.suspect_s)
+    yield from _not_caught(outcome, marks)
+    yield from (f"nobody was to be named, yet: {_say(event)}" for event in outcome.events if event.named)
+    yield from _evidence_missed(outcome)
+    yield from _ends_well(outcome, marks, bars)
+
+
+def _alerted(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
+    alert = next((event for event in outcome.events if event.kind == "alert" and event.cause in outcome.causes), None)
+    since_s = None if alert is None or isinstance(outcome.onset_unix_s, Missing) else alert.at_unix_s - outcome.onset_unix_s
+    yield from _missed(f"an alert of {' or '.join(outcome.causes)}", since_s, bars.suspect_s)
+    yield from (f"nobody was to be named, yet: {_say(event)}" for event in outcome.events if event.named)
+    yield from _evidence_missed(outcome)
+    yield from _ends_well(outcome, marks, bars)
+
+
 def _ends_well(outcome: Outcome, _marks: Score, _bars: Bars) -> Iterator[str]:
     yield from (f"the training was healthy, yet: {_say(event)}" for event in _harm(outcome))
     yield from _open_alerts(outcome)
@@ -240,8 +266,8 @@ def _calls(event: Event, verdict: str) -> bool:
 def _open_alerts(outcome: Outcome) -> Iterator[str]:
     closed = {event.incident for event in outcome.events if event.kind == "incident_closed"}
     for event in outcome.events:
-        if event.kind == "alert" and event.incident not in closed:
-            yield f"an alert was never closed: {_say(event)}"
+        if (event.kind == "alert" or _calls(event, "slow")) and event.incident not in closed:
+            yield f"{'an alert' if event.kind == 'alert' else 'a verdict'} was never closed: {_say(event)}"
 
 
 def _say(event: Event) -> str:

@@ -31,6 +31,7 @@ class Settings(Record, frozen=True, kw_only=True):
     attached: bool = False
     # Is told every event as it comes.
     tell: Callable[[Event], None] | None = None
+    record: bool = False
     max_restarts: int = 4
     deadline_s: float = 240.0
 
@@ -39,6 +40,7 @@ def patrol_command(scene: Scene, settings: Settings) -> list[str]:
     """`rankpatrol run` over the scene's training, as a user would call it."""
     return [
         *(sys.executable, "-m", "rankpatrol", "run", "--job-dir", str(scene.job), "--policy", "recover", "--patience", settings.patience),
+        *(("--record",) if settings.record else ()),
         *("--checkpoints", str(scene.checkpoints), "--max-restarts", str(settings.max_restarts), *scene.training()),
     ]
 

@@ -12,7 +12,9 @@ from rankpatrol.drill.rules import complaints, wrong_names
 
 __all__ = ["Bars", "Outcome", "Score", "not_run", "score"]
 
-_HAS_CULPRIT = frozenset({Expectation.RECOVERS, Expectation.NAMED, Expectation.CRASHES, Expectation.TIMES_OUT, Expectation.NOT_AGAIN})
+_HAS_CULPRIT = frozenset(
+    {Expectation.RECOVERS, Expectation.NAMED, Expectation.CRASHES, Expectation.TIMES_OUT, Expectation.NOT_AGAIN, Expectation.SLOWED_BY_ONE}
+)
 
 
 def score(outcome: Outcome, bars: Bars) -> Score:

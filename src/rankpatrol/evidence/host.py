@@ -26,8 +26,13 @@ _CGROUP_FILES = (
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
-def host_facts(pids: Sequence[int], paths: Sequence[Path], *, deadline_s: float = 12.0) -> dict[str, Any]:
-    """Every fact by its name, gathered side by side; each is a JSON-able value or Missing. `pids` are the ranks', `paths` what they use."""
+def host_facts(
+    pids: Sequence[int], paths: Sequence[Path], *, deadline_s: float = 12.0, more: Mapping[str, Callable[[], Any]] | None = None
+) -> dict[str, Any]:
+    """Every fact by its name, gathered side by side; each is a JSON-able value or Missing. `pids` are the ranks', `paths` what they use.
+
+    `more`: facts that others know to gather.
+    """
     return within(
         {
             "kernel_log": kernel_log,
@@ -38,6 +43,7 @@ def host_facts(pids: Sequence[int], paths: Sequence[Path], *, deadline_s: float 
             "load": load,
             "sockets": lambda: sockets_of(pids),
             "gpus": gpus,
+            **(more or {}),
         },
         deadline_s,
     )

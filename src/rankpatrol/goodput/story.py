@@ -25,6 +25,10 @@ def launch_of(source: str, content: bytes, number: int) -> Launch | None:
     attempts, said = _attempts(events, end_s)
     if ended is None:
         said.append("the job runs on, or its last events are missing: counted up to the last event")
+    incidents = _incidents(events, number, begin_s)
+    said += [
+        f"incident {each.incident} ({each.cause}): the steps went on, so it counts as training" for each in incidents if _goes_on(each)
+    ]
     world_size = count(started.ranks) if started else None
     return Launch(
         source=source,
@@ -33,7 +37,7 @@ def launch_of(source: str, content: bytes, number: int) -> Launch | None:
         span=Span(begin_s, end_s),
         ended=ended is not None,
         attempts=attempts,
-        incidents=_incidents(events, number, begin_s),
+        incidents=tuple(each for each in incidents if not _goes_on(each)),
         queued=_queued(events),
         remarks=(*remarks, *said),
     )
@@ -170,6 +174,11 @@ def _incidents(events: Iterable[Event], launch: int, begin_s: float) -> tuple[In
             stories.setdefault(str(event.incident), []).append(event)
     found = (_incident((launch, name), story, signals, begin_s) for name, story in stories.items())
     return tuple(sorted((each for each in found if each is not None), key=lambda incident: incident.onset_s))
+
+
+def _goes_on(incident: Incident) -> bool:
+    """A slow job, or one whose loss is no number, takes its steps all the same: nothing stood still and nothing was lost by that."""
+    return incident.verdict == "slow" or (incident.verdict is None and incident.cause == "loss_nan")
 
 
 def _incident(name: tuple[int, str], story: list[Event], signals: list[Event], begin_s: float) -> Incident | None:

@@ -52,6 +52,7 @@ class JobSpec(Record, frozen=True, kw_only=True):
     probe: bool = True
     attached: bool = False
     bind: bool = True
+    record: bool = False
 
 
 class RankPlace(Record, frozen=True, kw_only=True):

@@ -20,6 +20,9 @@ class Expectation(StrEnum):
     SILENT = "a long silence is no hang: nothing is done, alerts close by themselves, and the training finishes"
     ENDS_WELL = "nothing is called a hang, nothing is done, and the training finishes"
     RELEASES = "what a dead rank left behind is proved and released, a stranger hears nothing, and the training finishes"
+    SLOWED_BY_ONE = "the rank that the others wait for is named in a verdict that nothing follows, and the training finishes"
+    SLOWED = "the job is called slow for the right reason, nobody is named, nothing follows, and the training finishes"
+    ALERTED = "an alert says what is odd of a training that goes on, nothing follows, and the training finishes"
     FAILS = "the training fails by itself, and is not called a hang"
     STOPS = "the user's Ctrl-C ends all, and is not called a hang"
 

@@ -153,19 +153,23 @@ _PLACES = {
 
 def _make_on_call(plan: dict[str, Any], chore: Callable[..., None], is_chosen: bool) -> Callable[..., Any]:
     calls = [0]
+    first, last = plan["call"], plan["call"] + plan.get("times", 1) - 1
+    struck: list[dict[str, object]] = []
 
     def on_call(*_ignored: object) -> Any:
         calls[0] += 1
         told = {"rank": plan["rank"], "step": plan["step"], "pids": [os.getpid()], "others": plan.get("others", [])}
         if plan.get("timed", True):
             told["at_unix_s"] = time.time()
-        if calls[0] != plan["call"]:
+        if not first <= calls[0] <= last:
             return None
         if plan.get("everyone") and not is_chosen:
             chore(plan)
-        elif _write_note(plan["note"], told, os.O_EXCL):
+        elif struck or (calls[0] == first and _write_note(plan["note"], told, os.O_EXCL)):
+            struck.append(told)
             chore(plan)
-            _write_note(plan["note"], dict(told, until_unix_s=time.time()), os.O_TRUNC)
+            if calls[0] == last:
+                _write_note(plan["note"], dict(struck[0], until_unix_s=time.time()), os.O_TRUNC)
             return True if plan["do"] == "skip" else None
         return None  # hooks of torch take anything else for a new input
 

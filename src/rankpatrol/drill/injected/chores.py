@@ -37,6 +37,31 @@ def pause(plan: dict[str, Any]) -> None:
     time.sleep(plan["seconds"])
 
 
+def augment(plan: dict[str, Any]) -> None:
+    """Compute for a while, as a costly transformation of the inputs does."""
+    until, total = time.monotonic() + plan["seconds"], 0
+    while time.monotonic() < until:
+        total += sum(range(1000))
+
+
+def transform(plan: dict[str, Any]) -> None:
+    """Compute as much as takes this long on a CPU of one's own."""
+    until, total = time.thread_time() + plan["cpu_seconds"], 0
+    while time.thread_time() < until:
+        total += sum(range(1000))
+
+
+def overflow(_plan: dict[str, Any]) -> None:
+    """Let the weights become what an overflow leaves behind."""
+    import gc  # ruff: ignore[PLC0415] - not imported into a user's interpreter before its time
+
+    import torch  # ruff: ignore[PLC0415] - this file is read before the training imports torch
+
+    for each in gc.get_objects():
+        if type(each) is torch.nn.Parameter:
+            each.data.fill_(float("nan"))
+
+
 _locks: list[Any] = []
 
 
