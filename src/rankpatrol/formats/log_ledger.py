@@ -15,6 +15,8 @@ _TELLS_APART = (
     "rank",
     "ranks",
     "pid",
+    "host",
+    "component",
     "seq",
     "op",
     "xid",
@@ -28,6 +30,8 @@ _TELLS_APART = (
     "gpu",
     "pci",
     "batches",
+    "name",
+    "device",
     "signal",
     "code",
     "now",
@@ -35,24 +39,31 @@ _TELLS_APART = (
     "text",
 )
 
+_STATE = ("done", "total", "percent", "count")
+
 _Key = tuple[object, ...]
 
 
 class Told(Record, frozen=True):
-    """One statement, as it was made first and last, and how often."""
+    """One statement, as it was made first and last, and how often. `since` is the first of the last ones that show the same state."""
 
     first: Fact
     last: Fact
     count: int
+    since: Fact
 
 
 class Mark(Record, frozen=True):
-    """A counter's value: the step, when, where in all that was read, and the seconds a step that the line itself states."""
+    """A counter's value: the step, when, where in all that was read, and what the line itself states of time.
+
+    `step_s` is what a step takes, `elapsed_s` how long ago the bar began.
+    """
 
     step: int
     at: Stamp | None
     order: int
     step_s: float | None
+    elapsed_s: float | None = None
 
 
 class Counter(msgspec.Struct):
@@ -104,9 +115,9 @@ class Ledger:
     def _keep(self, fact: Fact) -> None:
         key = _key(fact)
         if (known := self._told.get(key)) is not None:
-            self._told[key] = Told(known.first, fact, known.count + 1)
+            self._told[key] = Told(known.first, fact, known.count + 1, known.since if _state(known.last) == _state(fact) else fact)
         elif len(self._told) < _MOST_KEYS:
-            self._told[key] = Told(fact, fact, 1)
+            self._told[key] = Told(fact, fact, 1, fact)
 
     def _count(self, fact: Fact) -> None:
         key = _teller_key(fact)
@@ -117,7 +128,7 @@ class Ledger:
                 return
             counter = self.counters[key] = Counter(strength, [], [])
         if counter.strength == strength:
-            counter.add(Mark(int(fact.values["step"]), fact.at, fact.order, fact.number("step_s")))
+            counter.add(Mark(int(fact.values["step"]), fact.at, fact.order, fact.number("step_s"), fact.number("elapsed_s")))
 
     def _seen(self, fact: Fact) -> None:
         key = _teller_key(fact)
@@ -136,3 +147,8 @@ def _key(fact: Fact) -> _Key:
     if fact.kind in {Kind.PROGRESS, Kind.PULSE}:
         return (fact.kind, fact.word, _teller_key(fact))
     return (fact.kind, fact.word, _teller_key(fact), *(fact.values.get(name) for name in _TELLS_APART))
+
+
+def _state(fact: Fact) -> tuple[str | None, ...]:
+    """How far a phase is."""
+    return tuple(fact.values.get(name) for name in _STATE)

@@ -35,6 +35,7 @@ STYLES = (
     ("srun --label: 11:", r" {0,6}(?P<rank>\d{1,6}): (?!\d+ ?%)", "0123456789 "),
     ("logging's usual form: trainer - INFO -", r"[\w.]{1,60} - (?:DEBUG|INFO|WARNING|ERROR|CRITICAL) - ", LETTERS),
     ("rank3: or Rank 3:", r"[Rr]ank[ _]?(?P<rank>\d{1,6}) ?[:|](?= |$)", "Rr"),
+    ("transformers: [INFO|trainer.py:2414]", r"\[(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\|[\w./-]+:\d+\](?= )", "["),
     (
         "a logger's level: INFO, [WARNING], ERROR:",
         r"[\[|]? ?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)(?:\]|:| ?\||(?=\s))",

@@ -3,6 +3,7 @@
 import re
 
 from rankpatrol.analysis.story import Story
+from rankpatrol.analysis.told.pace import reported_straggler
 from rankpatrol.analysis.told.words import certainty, named, quote, ranks_words, who
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.records import Record
@@ -170,6 +171,9 @@ def _clocks(story: Story) -> Diagnosis | None:
         return None
     found = [_named_in(told.first) if "rank" in told.first.values else story.rank_of(told.first.teller, told.first) for told in slow]
     ranks = sorted({rank for rank in found if rank is not None})
+    reported = reported_straggler(story)
+    if not ranks and reported is not None:
+        ranks = [reported.rank]
     one = ranks[0] if len(ranks) == 1 else None
     return Diagnosis(
         verdict="slow",
@@ -192,7 +196,9 @@ def gpu_memory(story: Story) -> Diagnosis | None:
     own = [
         told.first
         for told in story.told(Kind.SYMPTOM, "cuda_oom")
-        if not _EXABYTES.search(told.first.text) and not any(story.comes_before(wait.fact, told.first) for wait in story.waits)
+        if not _EXABYTES.search(told.first.text)
+        and not story.outlived(told.last)
+        and not any(story.comes_before(wait.fact, told.first) for wait in story.waits)
     ]
     if not own:
         return None

@@ -54,7 +54,7 @@ def lost_its_numbers(story: Story) -> Diagnosis | None:
     if not raised and story.silence_s is not None and story.goes_on:
         return None
     return Diagnosis(
-        verdict="crash" if raised else "slow",
+        verdict="crash" if raised else "healthy",
         cause="loss_nan",
         certainty=Certainty.SUPPORTED,
         sentence="the loss is no number any more" + ("" if raised else ": the steps go on, and are lost"),

@@ -122,7 +122,7 @@ def _node(story: Story, told: Told) -> Diagnosis:
 
 
 def _out_of_memory(story: Story, told: Told) -> Diagnosis:
-    killed = sorted({end.rank for end in story.ends if end.signal == 9 and end.rank is not None})
+    killed = sorted({end.rank for end in story.ends if end.signal == 9 and end.rank is not None} | _in_killed_pods(story))
     return Diagnosis(
         verdict="crash",
         cause="host_oom_kill",
@@ -133,3 +133,10 @@ def _out_of_memory(story: Story, told: Told) -> Diagnosis:
         reasons_against=("the kernel chooses by size: the rank that was killed need not be the one that grew",),
         suggested=_ADVICE["oom"],
     )
+
+
+def _in_killed_pods(story: Story) -> set[int]:
+    """The ranks of the pods that were killed for memory, where each pod's rank is told."""
+    pods = {told.first.values.get("component") or told.first.teller.component for told in story.told(Kind.SCHEDULER, "oom")}
+    ranks = {story.places.of_component(pod) for pod in pods if pod is not None}
+    return {rank for rank in ranks if rank is not None} if None not in ranks else set()

@@ -95,7 +95,8 @@ ROWS = (
             "slowdown throttl clocks_throttle thermal_violation",
             (
                 r"(?:\brank[ =](?P<rank>\d+)\b.{0,80})?(?:HW|SW)?[ _]?(?:Thermal"
-                r"|Power Brake)?[ _]?[Ss]lowdown\s*[:=]?\s*(?:Active|ACTIVE|active|1\b)"
+                r"|Power Brake)?[ _]?[Ss]lowdown\s*[:=]?\s*(?:Active|ACTIVE|active"
+                r"|1\b(?!\.))|^\s*\d+\s*,.*\b[hs]w_(?:thermal_|power_brake_)?slowdown\s*$"
                 r"|(?:[Tt]hermal|[Pp]ower)[ -][Tt]hrottl(?:ing|ed)|throttle[d_]?\w*[ =:]+(?!none|None|0x0+\b|0\b"
                 r"|Not)\S+"
             ),
@@ -136,6 +137,16 @@ ROWS = (
             "io_error",
             "input/output_error i/o_error",
             r"Input/output error|\bI/O error\b|\[Errno 5\]|Transport endpoint is not connected|Remote I/O error|\[Errno 121\]",
+        ),
+        (
+            "df_full",
+            "100%",
+            r"^\s*\S+\s+\S+\s+\S+\s+(?:0|\d{1,3}[KM]?)\s+100%\s+/(?!dev/shm|snap|proc|sys|boot)\S*",
+        ),
+        (
+            "write_failed",
+            "inline_container pytorchstreamwriter file_write",
+            r"PytorchStreamWriter failed writing|inline_container\.cc.{0,40}unexpected pos|file write failed",
         ),
         (
             "disk_full",

@@ -40,6 +40,8 @@ ROWS = (
             ),
         ),
         ("connect_failed", "call_to_connect", r"Call to connect (?:to \S+ )?failed ?: ?(?P<why>[\w ]+)"),
+        # gloo's mesh is built once, when a group is: before any step it is the network, or the interface that was chosen.
+        ("connect_failed", "connectfullmesh", r"(?P<why>Gloo connectFullMesh failed)"),
         ("connect_failed", "no_route_to unreachable", r"(?P<why>No route to host|Network is unreachable)"),
         (
             "p2p_off",
