@@ -106,12 +106,13 @@ def _left_early(story: Story, left: list[End]) -> Diagnosis | None:
     if not ranks:
         return None
     one = len(ranks) == 1
+    accounted = story.world_size is not None and waiting | set(ranks) >= set(range(story.world_size))
     return Diagnosis(
         verdict=story.verdict("hang"),
         cause="left_early",
         culprit_ranks=tuple(ranks) if one else None,
         victim_ranks=tuple(sorted(rank for rank in waiting if rank is not None)),
-        certainty=Certainty.SUPPORTED,
+        certainty=Certainty.SUPPORTED if accounted else Certainty.SUSPECTED,
         sentence=f"{ranks_words(ranks)} ended with code 0, and others waited for {'it' if one else 'them'} in a collective",
         reasons_for=(quote(left[0].fact), *(quote(wait.fact) for wait in story.waits[:1])),
         reasons_against=("an end in good order that the others had not come to yet would look alike",),

@@ -6,11 +6,13 @@ from rankpatrol.analysis.story import Failure, Story
 from rankpatrol.analysis.told.words import named, quote, ranks_words, who
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.testimony import Kind, seconds_between
+from rankpatrol.formats.log_ledger import Told
 
 # An exception that a rank meets in the middle of an abort is what the abort left behind.
 _AFTER_AN_ABORT = frozenset({"OutOfMemoryError"})
 # Two ranks that raise the same within this time meet the same fault; nobody is first.
 _AT_ONCE_S = 1.0
+_SKIPPED_IN_A_ROW = 3
 _NO_NUMBER = re.compile(r"\b(?:nan|inf|not finite|non-?finite)\b", re.IGNORECASE)
 
 
@@ -34,7 +36,9 @@ def own_exception(story: Story) -> Diagnosis | None:
         cause="rank_exception_peers_wait" if suffer else "user_exception",
         culprit_ranks=named(rank),
         victim_ranks=tuple(sorted(story.ranks - {rank})) if rank is not None else (),
-        certainty=Certainty.SUPPORTED if first.fact.values.get("header") == "1" or suffer else Certainty.SUSPECTED,
+        certainty=Certainty.SUPPORTED
+        if (first.fact.values.get("header") == "1" or suffer) and not _write_failed(first)
+        else Certainty.SUSPECTED,
         sentence=f"{who(rank, first.local_rank, first.fact.teller.host)} raised {_say(first)}"
         + ("; the others wait for it, or fail because it is gone" if suffer else ""),
         reasons_for=(quote(first.fact), *(f"after it, and only its echo: {quote(echo.fact)}" for echo in story.echoes[:2])),
@@ -45,7 +49,7 @@ def own_exception(story: Story) -> Diagnosis | None:
 
 def lost_its_numbers(story: Story) -> Diagnosis | None:
     """A loss that is no number any more: a crash where the code checks for it, wasted steps where it does not."""
-    told = story.told(Kind.SYMPTOM, "loss_nan")
+    told = _without_number(story)
     if not told or story.waits or story.ends:
         return None
     raised = [failure for failure in story.failures if _NO_NUMBER.search(failure.message)]
@@ -61,6 +65,15 @@ def lost_its_numbers(story: Story) -> Diagnosis | None:
         reasons_for=tuple(quote(each.first) for each in told[:2]),
         suggested=("Go back to a checkpoint before it, and look at the batch, the learning rate and the loss scale at that step",),
     )
+
+
+def _without_number(story: Story) -> list[Told]:
+    """Losses that are no number, unless one that is came later. A gradient's norm alone may be one step that a scaler skipped."""
+    numbers = max((told.last.order for told in story.told(Kind.OBSERVED, "loss_number")), default=-1)
+    losses = [told for told in story.told(Kind.SYMPTOM, "loss_nan") if told.last.order >= numbers]
+    norms = [told for told in story.told(Kind.SYMPTOM, "grad_nan") if told.last.order > numbers and told.count >= _SKIPPED_IN_A_ROW]
+    raised = any(_NO_NUMBER.search(failure.message) for failure in story.failures)
+    return losses or norms or (story.told(Kind.SYMPTOM, "loss_nan") if raised else [])
 
 
 def _first_hand(story: Story, failure: Failure) -> bool:
@@ -113,6 +126,11 @@ def _others_alive(story: Story, rank: int | None) -> bool:
     return any(told.first.teller.rank != rank for told in story.told(Kind.ALIVE)) or (story.goes_on and len(story.ranks) > 1)
 
 
+def _write_failed(failure: Failure) -> bool:
+    """torch's own writer says no more than that: the disk may be full, or gone."""
+    return "inline_container" in failure.message or "PytorchStreamWriter" in failure.message
+
+
 def _has_traceback(failure: Failure) -> bool:
     return failure.fact.values.get("header") == "1" or "frames" in failure.fact.values
 
@@ -126,6 +144,8 @@ def _say(failure: Failure) -> str:
 def _advice(failure: Failure) -> tuple[str, ...]:
     place = f"Look at {failure.place}" if failure.place else "Read that rank's traceback"
     extra: tuple[str, ...] = ()
+    if _write_failed(failure):
+        extra = ("A write failed: look first whether that file system is full, or over its quota (`df -h`, `df -i`, `quota`)",)
     if failure.exception.rpartition(".")[2] in {"FileExistsError", "FileNotFoundError"}:
         extra = ("A restart alone meets the same files again: check what the last attempt left (`rankpatrol checkpoints verify DIR`)",)
     return (f"{place}; the peers' errors need no search of their own", *extra)

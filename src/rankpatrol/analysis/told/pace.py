@@ -85,6 +85,10 @@ def _reports(story: Story) -> list[tuple[str, dict[int, float], Fact]]:
         by_rank = {fact.teller.rank: fact.number("value") or 0.0 for fact in listed if fact.teller.rank is not None}
         worst = max(listed, key=lambda fact: fact.number("value") or 0.0)
         found.append(("its own part of a step", by_rank, worst))
+    scored = {int(told.last.values["rank"]): 1 / score for told in story.told(Kind.TIMES, "score") if (score := told.last.number("score"))}
+    if scored:
+        last = story.told(Kind.TIMES, "score")[-1].last
+        found.append(("the same work (by the report's scores)", scored, last))
     return found
 
 

@@ -122,12 +122,15 @@ def _node(story: Story, told: Told) -> Diagnosis:
 
 
 def _out_of_memory(story: Story, told: Told) -> Diagnosis:
-    killed = sorted({end.rank for end in story.ends if end.signal == 9 and end.rank is not None} | _in_killed_pods(story))
+    told_ends = {end.rank for end in story.ends if end.signal == 9 and end.rank is not None}
+    pods = _in_killed_pods(story)
+    killed = sorted(told_ends | pods)
     return Diagnosis(
         verdict="crash",
         cause="host_oom_kill",
         culprit_ranks=(killed[0],) if len(killed) == 1 else None,
-        certainty=Certainty.PROVED,
+        # A list of pods may be a selection: another one may have been killed as well.
+        certainty=Certainty.SUSPECTED if len(killed) == 1 and not told_ends else Certainty.PROVED,
         sentence=f"{_PHRASES['oom']}{f' of rank {killed[0]}' if len(killed) == 1 else ''}: the job's host memory ran out",
         reasons_for=(quote(told.first), *(quote(end.fact) for end in story.ends[:2])),
         reasons_against=("the kernel chooses by size: the rank that was killed need not be the one that grew",),

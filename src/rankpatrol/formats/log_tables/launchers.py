@@ -73,7 +73,7 @@ ROWS = (
     ),
     *rows(
         Kind.PLACED,
-        ("process", "world_rank", r"\(ip=(?P<host>[\w.:-]+), pid=(?P<pid>\d+)\) world_rank=(?P<rank>\d+)"),
+        ("process", "world_rank rank=", r"\((?:node_id=\w+, )?ip=(?P<host>[\w.:-]+), pid=(?P<pid>\d+)\) (?:world_)?rank=(?P<rank>\d+)"),
         (
             "process",
             "pid",

@@ -206,6 +206,8 @@ ROWS = (
         ),
         # A straggler report: one line a rank, `Rank 5: 871.12ms`.
         ("listed", "ms sec", r"^(?P<value>\d+(?:\.\d+)?) ?(?P<unit>ms|s|sec)$"),
+        # nvidia-resiliency-ext: `Rank=5 Node=a1 Score=0.52`, 1.0 being the fastest.
+        ("score", "score=", r"\bRank=(?P<rank>\d+) Node=\S+ Score=(?P<score>0?\.\d+|1\.0+)"),
         (
             "before_after",
             "after",

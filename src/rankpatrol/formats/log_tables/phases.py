@@ -93,7 +93,7 @@ ROWS = (
             "saving",
             "sav ckpt checkpoint upload writing",
             (
-                r"\b(?:sav(?:e|ing|es)|writ(?:e|ing)|upload(?:ing)?|dump(?:ing)?|flush(?:ing)?"
+                r"^(?!.*\b(?:saved|written) (?:to|in|at)\b).*?\b(?:sav(?:e|ing|es)|writ(?:e|ing)|upload(?:ing)?|dump(?:ing)?|flush(?:ing)?"
                 r"|gather(?:ing)?)\b.{0,60}?(?:check-?point|ckpt|model|state[_ ]?dict|optimizer|weights|global_step\d*"
                 r"|snapshot)|(?:check-?point(?:ing)?|ckpt).{0,30}(?:saving|writing|uploading|save started|to be saved)"
                 r"|save_checkpoint"
@@ -103,7 +103,7 @@ ROWS = (
             # One of several shards, and not the last one: the save goes on.
             "saving",
             "-of-",
-            r"\b(?:sav(?:ed|ing|e)|wrote|writ(?:ten|ing)|upload(?:ed|ing))\b.{0,200}?-0{0,6}(?P<done>\d+)-of-0*(?P<total>(?!(?P=done)\b)\d+)",
+            r"\b(?:sav(?:ed|ing|e)|wrote|writ(?:ten|ing)|upload(?:ed|ing))\b.{0,200}?-0*+(?P<done>\d+)-of-0*+(?P<total>(?!(?P=done)\b)\d+)",
         ),
         (
             "saved",
