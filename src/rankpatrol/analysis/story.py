@@ -28,7 +28,13 @@ _TERMINAL = (
     Kind.DIED,
     Kind.COLLATERAL,
     Kind.STOPPED_BY_LAUNCHER,
+    Kind.KILLED_BY_KERNEL,
+    Kind.LOADER_DIED,
 )
+# A device's or the kernel's complaint that a job may outlive.
+_COMPLAINTS = frozenset({
+    "xid", "gpu_lost", "gpu_ecc", "illegal_access", "device_assert", "launch_failure", "cuda_oom", "nvlink", "no_device",
+})  # fmt: skip
 # A process may still write a line or two while it is taken down.
 _NEW_ATTEMPT = 4
 
@@ -118,7 +124,7 @@ class Story:
     @cached_property
     def moves_on(self) -> bool:
         """Whether all ends and errors are of the past: the counters went on for long after each of them."""
-        facts = [told.last for told in self.ledger.told(*_TERMINAL)]
+        facts = [told.last for told in self.ledger.told(*_TERMINAL)] + [told.last for told in self.told(Kind.SYMPTOM, *_COMPLAINTS)]
         return bool(facts) and all(self._lines_after(fact.order) >= _FOR_LONG for fact in facts)
 
     @cached_property
@@ -191,6 +197,10 @@ class Story:
             if rank is not None:
                 return rank
         return None
+
+    def only_by_its_node(self, teller: Teller) -> bool:
+        """Whether a writer's rank is known by its local one alone: another node's table, not given, may list the same."""
+        return teller.rank is None and self.rank_of_pid(teller.pid, teller.host) is None and self._rank_on_its_node(teller) is not None
 
     def rank_of_pid(self, pid: int | None, host: str | None = None) -> int | None:
         """The rank whose process this is, from ends, from lines that carry both, and from tables of the start."""

@@ -46,7 +46,9 @@ def places_of(ledger: Ledger) -> Places:
         match told.last.word:
             case "process":
                 host = values.get("host") or values.get("host2") or told.last.teller.host
-                processes[int(values["pid"]), host].add(int(values["rank"]))
+                rank = told.last.number("rank") if "rank" in values else told.last.teller.rank
+                if rank is not None:
+                    processes[int(values["pid"]), host].add(int(rank))
             case "component":
                 components[values["component"]].add(int(values["rank"]))
             case _:

@@ -9,6 +9,8 @@ from rankpatrol.core.testimony import Fact, Kind, Stamp
 
 # Beyond this many different statements only those of new kinds are kept.
 _MOST_KEYS = 60_000
+_MOST_RAISES = 1000
+_RESTARTS = frozenset({"starting", "loading", "loaded"})
 _FIRST_MARKS, _LAST_MARKS = 64, 256
 # What makes two statements different; all other values are how they happen to run.
 _TELLS_APART = (
@@ -89,10 +91,22 @@ class Counter(msgspec.Struct):
         return [*self.first, *self.last]
 
 
+class Raise(Record, frozen=True):
+    """One time that an exception was seen: the step before it, and how many counter lines and restarts lay before."""
+
+    fact: Fact
+    after_step: int | None
+    counted: int
+    restarts: int
+
+
 class Ledger:
     """Takes facts, and gives back few."""
 
     def __init__(self) -> None:
+        self.raises: list[Raise] = []
+        self._step: int | None = None
+        self._progress = self._restarts = 0
         self._told: dict[_Key, Told] = {}
         self.counters: dict[_Key, Counter] = {}
         self.last_seen: dict[_Key, Fact] = {}
@@ -102,6 +116,11 @@ class Ledger:
         for fact in facts:
             if fact.kind is Kind.PROGRESS:
                 self._count(fact)
+                self._step, self._progress = int(fact.values["step"]), self._progress + 1
+            elif fact.kind is Kind.RAISED and len(self.raises) < _MOST_RAISES:
+                self.raises.append(Raise(fact, self._step, self._progress, self._restarts))
+            elif fact.kind is Kind.EXITED or fact.word in _RESTARTS:
+                self._restarts += 1
             if fact.kind is not Kind.PULSE and (fact.at is not None or fact.teller.rank is not None):
                 self._seen(fact)
             if fact.word != "other_line":

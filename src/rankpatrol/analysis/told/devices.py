@@ -211,7 +211,7 @@ def gpu_memory(story: Story) -> Diagnosis | None:
         cause="gpu_oom",
         culprit_ranks=named(one),
         victim_ranks=tuple(sorted(story.ranks - {one})) if one is not None and story.others_suffer(one) else (),
-        certainty=Certainty.PROVED if agreed else Certainty.SUPPORTED,
+        certainty=Certainty.PROVED if agreed else Certainty.SUSPECTED if story.only_by_its_node(own[0].teller) else Certainty.SUPPORTED,
         sentence=f"{ranks_words(ranks) if ranks else 'a rank that is not named'} ran out of GPU memory"
         + ("; the others' errors are effects of that" if story.others_suffer(one) else ""),
         reasons_for=(*(quote(fact) for fact in own[:2]), *((f"a monitored barrier says that rank {one} did not come",) if agreed else ())),

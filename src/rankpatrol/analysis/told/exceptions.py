@@ -6,13 +6,15 @@ from rankpatrol.analysis.story import Failure, Story
 from rankpatrol.analysis.told.words import named, quote, ranks_words, who
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.testimony import Kind, seconds_between
-from rankpatrol.formats.log_ledger import Told
+from rankpatrol.formats.log_echoes import is_echo
+from rankpatrol.formats.log_ledger import Raise, Told
 
 # An exception that a rank meets in the middle of an abort is what the abort left behind.
 _AFTER_AN_ABORT = frozenset({"OutOfMemoryError"})
 # Two ranks that raise the same within this time meet the same fault; nobody is first.
 _AT_ONCE_S = 1.0
 _SKIPPED_IN_A_ROW = 3
+_ATTEMPTS = 3
 _NO_NUMBER = re.compile(r"\b(?:nan|inf|not finite|non-?finite)\b", re.IGNORECASE)
 
 
@@ -37,13 +39,50 @@ def own_exception(story: Story) -> Diagnosis | None:
         culprit_ranks=named(rank),
         victim_ranks=tuple(sorted(story.ranks - {rank})) if rank is not None else (),
         certainty=Certainty.SUPPORTED
-        if (first.fact.values.get("header") == "1" or suffer) and not _write_failed(first)
+        if (first.fact.values.get("header") == "1" or suffer) and not _write_failed(first) and not story.only_by_its_node(first.fact.teller)
         else Certainty.SUSPECTED,
         sentence=f"{who(rank, first.local_rank, first.fact.teller.host)} raised {_say(first)}"
         + ("; the others wait for it, or fail because it is gone" if suffer else ""),
         reasons_for=(quote(first.fact), *(f"after it, and only its echo: {quote(echo.fact)}" for echo in story.echoes[:2])),
         reasons_against=() if rank is not None else ("whose exception it is the lines do not say",),
         suggested=_advice(first),
+    )
+
+
+def repeated(story: Story) -> Diagnosis | None:
+    """The same exception at the same place after the same step, in three attempts of one log: it is no accident."""
+    seen: dict[tuple[object, ...], list[Raise]] = {}
+    for each in story.ledger.raises:
+        fact = each.fact
+        message, frames = fact.values.get("message", ""), fact.values.get("frames", "")
+        if is_echo(fact.word, message, frames):
+            continue
+        known = seen.setdefault((fact.word, message, fact.values.get("place"), story.rank_of(fact.teller), each.after_step), [])
+        if not known or (known[-1].counted, known[-1].restarts) != (each.counted, each.restarts):
+            known.append(each)
+    for (*_, rank, step), attempts in seen.items():
+        last = story.ledger.raises[-1]
+        if len(attempts) >= _ATTEMPTS and attempts[-1].counted == last.counted and (step is not None or rank is not None):
+            return _again(story, rank if isinstance(rank, int) else None, step, attempts)
+    return None
+
+
+def _again(story: Story, rank: int | None, step: object, attempts: list[Raise]) -> Diagnosis:
+    fact = attempts[-1].fact
+    after = f" after step {step}" if step is not None else ""
+    return Diagnosis(
+        verdict=story.verdict(),
+        cause="repeated_failure",
+        culprit_ranks=named(rank),
+        victim_ranks=tuple(sorted(story.ranks - {rank})) if rank is not None else (),
+        certainty=Certainty.SUPPORTED,
+        sentence=f"{who(rank, fact.teller.local_rank)} raised {fact.text[:120]}{after} in {len(attempts)} attempts: "
+        "a restart alone meets it again",
+        reasons_for=tuple(quote(each.fact) for each in attempts[:3]),
+        suggested=(
+            "Do not start it again unchanged",
+            "Look at the batch of that step, and go back to an older checkpoint if it is damaged",
+        ),
     )
 
 
@@ -127,7 +166,7 @@ def _others_alive(story: Story, rank: int | None) -> bool:
 
 
 def _write_failed(failure: Failure) -> bool:
-    """torch's own writer says no more than that: the disk may be full, or gone."""
+    """Torch's own writer says no more than that: the disk may be full, or gone."""
     return "inline_container" in failure.message or "PytorchStreamWriter" in failure.message
 
 

@@ -40,6 +40,7 @@ RULES: tuple[Rule, ...] = (
     mismatches.disagreement,
     devices.gpu_memory,
     exceptions.lost_its_numbers,
+    exceptions.repeated,
     exceptions.own_exception,
     ends.signalled,
     degraded.degraded_link,

@@ -39,7 +39,8 @@ ROWS = (
             "gpu_ecc",
             "ecc uncorrectable",
             (
-                r"[Uu]ncorrectable(?: NVLink)? ECC error|(?:double[- ]bit|DBE).{0,30}(?:ECC|error)"
+                r"(?<!\bno )(?<!\bNo )(?<!without )(?<!\b0 )[Uu]ncorrectable(?: NVLink)? ECC error"
+                r"|(?:double[- ]bit|DBE).{0,30}(?:ECC|error)"
                 r"|ECC.{0,60}[Uu]ncorrect\w* *: *[1-9]|[Uu]ncontained ECC"
             ),
         ),

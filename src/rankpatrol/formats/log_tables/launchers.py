@@ -74,6 +74,7 @@ ROWS = (
     *rows(
         Kind.PLACED,
         ("process", "world_rank rank=", r"\((?:node_id=\w+, )?ip=(?P<host>[\w.:-]+), pid=(?P<pid>\d+)\) (?:world_)?rank=(?P<rank>\d+)"),
+        ("process", "pid", r"^pid[ =:]{1,2}(?P<pid>\d+)(?: (?:on|host[=:]?) (?P<host2>[A-Za-z][\w.-]*))?"),
         (
             "process",
             "pid",
@@ -154,7 +155,16 @@ ROWS = (
         (
             "shell",
             "segmentation aborted bus_error core_dumped",
-            r"(?P<signal_words>Segmentation fault|Aborted|Bus error|Floating point exception|Illegal instruction)(?: \(core dumped\)|\s*$)",
+            (
+                r"(?P<signal_words>Segmentation fault|Aborted|Bus error"
+                r"|Floating point exception|Illegal instruction)(?:\s+\(core dumped\)|\s*$)"
+            ),
+        ),
+        # bash: `run.sh: line 12: 88123 Killed   python train.py`
+        (
+            "shell",
+            "line",
+            r": line \d+:\s+(?P<pid>\d+) (?P<signal_words>Killed|Segmentation fault|Aborted|Bus error|Illegal instruction)\b",
         ),
         ("segfault_kernel", "segfault_at", r"\w+\[(?P<pid>\d+)\]: segfault at"),
         ("terminate", "terminate_called", r"terminate called after throwing"),
