@@ -134,7 +134,8 @@ class Ledger:
     def _keep(self, fact: Fact) -> None:
         key = _key(fact)
         if (known := self._told.get(key)) is not None:
-            self._told[key] = Told(known.first, fact, known.count + 1, known.since if _state(known.last) == _state(fact) else fact)
+            alike = fact.kind is Kind.PHASE and _state(known.last) == _state(fact)
+            self._told[key] = Told(known.first, fact, known.count + 1, known.since if alike else fact)
         elif len(self._told) < _MOST_KEYS:
             self._told[key] = Told(fact, fact, 1, fact)
 

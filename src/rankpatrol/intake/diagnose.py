@@ -11,11 +11,13 @@ from rankpatrol.analysis.told.together import together, weigh
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.errors import BadInput, PatrolError
 from rankpatrol.core.records import Missing, Record
-from rankpatrol.core.testimony import FILE_ORDERS
+from rankpatrol.core.testimony import FILE_ORDERS, Teller
 from rankpatrol.formats.log_ledger import Ledger
 from rankpatrol.formats.log_names import teller_of
+from rankpatrol.formats.log_prefixes import peel
 from rankpatrol.formats.log_reader import Reader
 from rankpatrol.formats.log_sieve import Sieve
+from rankpatrol.formats.steps import find_step
 from rankpatrol.intake.forms import FILE_FORMS, FOLDER_FORMS, RECORDINGS, STACKS, TEXT_FORMS, Beside, FileForm
 from rankpatrol.intake.sources import Source, chunks, find
 
@@ -23,7 +25,12 @@ from rankpatrol.intake.sources import Source, chunks, find
 _CLOSE_HEAD_BYTES, _CLOSE_TAIL_BYTES = 512 << 10, 2 << 20
 _LEAST_HEAD_BYTES, _LEAST_TAIL_BYTES = 2 << 10, 8 << 10
 _SNIFFED_BYTES = 64 << 10
+# From so many files on, what their heads and tails have in common is not read in each of them.
+_MANY_FILES = 64
+# A longer text whose lines mostly look like a log's is none of the other forms.
+_SURELY_TEXT_BYTES, _PROBES, _MOSTLY_LOG = 64 << 10, 16, 0.7
 _LONGEST_ERROR = 160
+_PROBED_CHARS = 500
 # Text forms get all of a text; a longer one is a log.
 _MOST_TEXT_BYTES = 32 << 20
 
@@ -140,12 +147,13 @@ class _Reading:
         self._watch = watch
         self._order = 0
         self._shapes: dict[bytes, int] = {}
+        self._read_closely: dict[bytes, int] | None = {} if files >= _MANY_FILES else None
         self._head = max(_LEAST_HEAD_BYTES, _CLOSE_HEAD_BYTES // max(1, files))
         self._tail = max(_LEAST_TAIL_BYTES, _CLOSE_TAIL_BYTES // max(1, files))
 
     def read(self, source: Source) -> None:
         """One source, chunk by chunk. What was read before a problem counts."""
-        sieve = Sieve(head_bytes=self._head, tail_bytes=self._tail, shapes=self._shapes)
+        sieve = Sieve(head_bytes=self._head, tail_bytes=self._tail, shapes=self._shapes, read_closely=self._read_closely)
         reader = Reader(source.name, teller_of(source.name), order=self._order)
         whole: bytearray | None = bytearray() if TEXT_FORMS else None
         try:
@@ -162,7 +170,7 @@ class _Reading:
                 self.ledger.take(reader.read(number, line))
             self.ledger.take(reader.finish())
             self._order = (reader.order // FILE_ORDERS + 1) * FILE_ORDERS
-            if whole:
+            if whole and not _is_a_log(whole):
                 self._as_text(bytes(whole), teller_of(source.name).rank)
 
     def stacks(self) -> Diagnosis | None:
@@ -188,3 +196,21 @@ def _nothing_read(paths: tuple[str, ...], missing: list[Missing]) -> BadInput:
         f"nothing readable in {', '.join(paths)}: {why}",
         help="Give a log, a folder of logs, a sealed bundle, or pipe a text into `rankpatrol diagnose -`.",
     )
+
+
+def _is_a_log(raw: bytearray) -> bool:
+    """Whether most of a long text's lines, probed all over it, have a log's prefixes or count steps."""
+    if len(raw) <= _SURELY_TEXT_BYTES:
+        return False
+    likely = probed = 0
+    for at in range(0, len(raw), len(raw) // _PROBES):
+        begin = raw.find(b"\n", at) + 1
+        end = raw.find(b"\n", begin)
+        if not 0 < begin < end or begin - at > _SURELY_TEXT_BYTES:
+            probed += 1
+            continue
+        line = raw[begin : min(end, begin + _PROBED_CHARS)].decode("utf-8", "replace")
+        told = peel(line)
+        probed += 1
+        likely += told.at is not None or told.level is not None or told.teller != Teller() or find_step(line) is not None
+    return likely >= _MOSTLY_LOG * probed
