@@ -14,8 +14,8 @@ _MOST_SHAPES = 100_000
 # Of one shape in one block, the first and the last so many lines are looked at.
 _MOST_ALIKE = 600
 _SOME_ALIKE = 1
-# Of a shape that was read closely so often in other files, the first and the last line of a head or a tail are looked at.
-_WELL_KNOWN = 200
+# Of a shape that was read closely so often in other files, the last line of a head or a tail is looked at.
+_WELL_KNOWN = 64
 # Of a progress bar.
 _MOST_STATES = 6
 # These matter wherever they stand; what else a log tells matters at its start and its end.
@@ -132,20 +132,19 @@ class Sieve:
             self._number -= 1  # cut at a carriage return: the same line goes on in the next block
 
     def _well_known(self, block: bytes, lines: int) -> frozenset[int]:
-        """Places of lines like many that were read closely before, but for the first and the last; what always matters stays."""
+        """Places of lines like many that were read closely before, but for the last of each; what always matters stays."""
         known = self._read_closely
         if known is None:
             return frozenset()
         shapes = block.translate(None, _RUNNING).split(b"\n")[:lines]
         last = dict(zip(shapes, range(lines), strict=True))
-        first = dict(zip(reversed(shapes), range(lines - 1, -1, -1), strict=True))
         often = {shape for shape in last if known.get(shape, 0) >= _WELL_KNOWN and self._shapes.get(shape) != _MOST_ALIKE}
         for shape in shapes:
             if shape not in often and (shape in known or len(known) < _MOST_SHAPES):
                 known[shape] = known.get(shape, 0) + 1
                 if known[shape] == _WELL_KNOWN:
                     self._shapes.setdefault(shape, _worth(block.split(b"\n")[last[shape]][:LONGEST_LINE]))
-        return frozenset(at for at, shape in enumerate(shapes) if shape in often and at not in {first[shape], last[shape]})
+        return frozenset(at for at, shape in enumerate(shapes) if shape in often and at != last[shape])
 
     def _some(self, block: bytes) -> Iterator[tuple[int, str]]:
         lines = block.split(b"\n")
@@ -172,7 +171,7 @@ class Sieve:
         some = [shape for shape in last if self._shapes[shape] == _SOME_ALIKE]
         many = frozenset(shape for shape in last if self._shapes[shape] == _MOST_ALIKE)
         wanted = {last[shape] for shape in some}
-        if some:
+        if some and self._read_closely is None:
             first = dict(zip(reversed(shapes), range(len(shapes) - 1, -1, -1), strict=True))
             wanted.update(first[shape] for shape in some)
         if many:

@@ -25,10 +25,10 @@ from rankpatrol.intake.sources import Source, chunks, find
 _CLOSE_HEAD_BYTES, _CLOSE_TAIL_BYTES = 512 << 10, 2 << 20
 _LEAST_HEAD_BYTES, _LEAST_TAIL_BYTES = 2 << 10, 8 << 10
 _SNIFFED_BYTES = 64 << 10
-# From so many files on, what their heads and tails have in common is not read in each of them.
-_MANY_FILES = 64
+# From so many files of so many bytes on, what their heads and tails have in common is not read in each of them.
+_MANY_FILES, _MANY_BYTES = 64, 64 << 20
 # A longer text whose lines mostly look like a log's is none of the other forms.
-_SURELY_TEXT_BYTES, _PROBES, _MOSTLY_LOG = 64 << 10, 16, 0.7
+_SURELY_TEXT_BYTES, _PROBES, _MOSTLY_LOG = 64 << 10, 10, 0.7
 _LONGEST_ERROR = 160
 _PROBED_CHARS = 500
 # Text forms get all of a text; a longer one is a log.
@@ -56,7 +56,7 @@ def diagnose(paths: tuple[str, ...], watch: Watch = lambda _bytes: None) -> Answ
     sources, more = find(rest)
     missing += more
     sources, taken = _by_file_form(sources)
-    reading = _Reading(len(sources), watch)
+    reading = _Reading(sources, watch)
     for source in sources:
         try:
             reading.read(source)
@@ -139,7 +139,7 @@ def _file_form(path: Path) -> FileForm | None:
 class _Reading:
     """All logs and texts of one call."""
 
-    def __init__(self, files: int, watch: Watch) -> None:
+    def __init__(self, sources: list[Source], watch: Watch) -> None:
         self.ledger = Ledger()
         self.answers: list[Diagnosis] = []
         self._stacks: list[tuple[int | None, str]] = []
@@ -147,7 +147,8 @@ class _Reading:
         self._watch = watch
         self._order = 0
         self._shapes: dict[bytes, int] = {}
-        self._read_closely: dict[bytes, int] | None = {} if files >= _MANY_FILES else None
+        files, total = len(sources), sum(source.size_bytes or 0 for source in sources)
+        self._read_closely: dict[bytes, int] | None = {} if files >= _MANY_FILES and total >= _MANY_BYTES else None
         self._head = max(_LEAST_HEAD_BYTES, _CLOSE_HEAD_BYTES // max(1, files))
         self._tail = max(_LEAST_TAIL_BYTES, _CLOSE_TAIL_BYTES // max(1, files))
 

@@ -9,7 +9,7 @@ ROWS = (
         Kind.KILLED_BY_KERNEL,
         ("oom", "killed_process kill_process", KILLED),
         ("oom", "oom-kill:", r"oom-kill:.*?task=(?P<process>[^,]+),pid=(?P<pid>\d+)"),
-        ("oom", "invoked_oom-killer", r"(?P<process>\S+) invoked oom-killer"),
+        ("oom", "invoked_oom-killer", r"(?<!\S)(?P<process>\S{1,64}) invoked oom-killer"),
         (
             "cgroup_oom",
             "oom_kill oom_group_kill",

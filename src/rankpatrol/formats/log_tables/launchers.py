@@ -166,7 +166,7 @@ ROWS = (
             "line",
             r": line \d+:\s+(?P<pid>\d+) (?P<signal_words>Killed|Segmentation fault|Aborted|Bus error|Illegal instruction)\b",
         ),
-        ("segfault_kernel", "segfault_at", r"\w+\[(?P<pid>\d+)\]: segfault at"),
+        ("segfault_kernel", "segfault_at", r"(?<!\w)\w{1,40}\[(?P<pid>\d{1,10})\]: segfault at"),
         ("terminate", "terminate_called", r"terminate called after throwing"),
     ),
 )

@@ -17,7 +17,7 @@ ROWS = (
             "",
             "silence output without no_ nothing unchanged last_line since frozen still stuck",
             (
-                r"(?:(?P<n>\d+(?:\.\d+)?) ?(?P<unit>s|sec|seconds?|m|min|minutes?|h"
+                r"(?:(?<!\d)(?P<n>\d{1,12}(?:\.\d{1,6})?) ?(?P<unit>s|sec|seconds?|m|min|minutes?|h"
                 r"|hours?)(?P<n2>\d+)? ?s?) (?:of silence|without (?:a |any )?(?:new )?(?:step|output|line|log"
                 r"|progress|iteration)|no output|with no)"
             ),
@@ -150,7 +150,7 @@ ROWS = (
         ),
         ("downgraded", "downgraded", r"LnkSta:?.*\(downgraded\)"),
         ("loader_lock", "futex lock", r"(?:loader|worker)s?\b.{0,60}(?:futex|lock)"),
-        ("log_size", "log_size size log_file bytes", r"log.{0,20}?size[ =:]+(?P<size>\d+)|(?P<size2>\d+) bytes"),
+        ("log_size", "log_size size log_file bytes", r"log.{0,20}?size[ =:]+(?P<size>\d+)|(?<!\d)(?P<size2>\d{1,15}) bytes"),
         ("buffered", "buffer", r"(?:block|fully?|stdout|output|log).{0,12}buffer(?:ed|ing)?|not flushed"),
         ("cpu_works", "cpu", r"cpu.{0,40}?(?P<cpu>\d{2,4}(?:\.\d+)?) ?%"),
         (
@@ -219,7 +219,7 @@ ROWS = (
         (
             "rank",
             "ms= s= time=",
-            r"\brank[ =:](?P<rank>\d+).{0,40}?\w+_(?:ms|s|time)=[\d.]+|\w+_(?:ms|s)=[\d.]+.{0,20}\b\w+_(?:ms|s)=[\d.]+",
+            r"\brank[ =:](?P<rank>\d+).{0,40}?\w+_(?:ms|s|time)=[\d.]+|(?<!\w)\w{1,40}_(?:ms|s)=[\d.]+.{0,20}\b\w{1,40}_(?:ms|s)=[\d.]+",
         ),
         also=True,
     ),

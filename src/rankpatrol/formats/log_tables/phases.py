@@ -182,7 +182,7 @@ ROWS = (
             "training",
             "actor_train train_start timer training_start start_training starting_training training_...",
             (
-                r"(?:Timer )?\w*train\w* start(?:ed)?\b|(?:start(?:ing|ed)?|begin(?:ning)?) (?:the )?training"
+                r"(?:Timer )?(?<!\w)\w{0,30}train\w{0,30} start(?:ed)?\b|(?:start(?:ing|ed)?|begin(?:ning)?) (?:the )?training"
                 r"|training (?:loop )?(?:starts?|started|begins?)|^\s*training \.\.\.\s*$"
             ),
         ),
