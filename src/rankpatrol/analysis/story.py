@@ -107,6 +107,10 @@ class Story:
         own = rank is None or ("rank", rank) in self.ledger.counters
         return self._went_on(rank if own else None, fact.order, 1 if own else _FOR_LONG)
 
+    def long_ago(self, fact: Fact) -> bool:
+        """Whether counters went on for long after this line of its file."""
+        return self._lines_after(fact.order) >= _FOR_LONG
+
     def counted_after(self, fact: Fact) -> bool:
         """Whether any counter moved after this line of its file."""
         return self._lines_after(fact.order) > 0

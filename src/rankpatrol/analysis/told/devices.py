@@ -65,17 +65,20 @@ def killed_for_memory(story: Story) -> Diagnosis | None:
     kills = story.told(Kind.KILLED_BY_KERNEL)
     if not kills or story.says(Kind.LOADER_DIED):
         return None
-    pids = {int(told.first.values["pid"]) for told in kills if "pid" in told.first.values}
-    rank = next((found for pid in sorted(pids) if (found := story.rank_of_pid(pid)) is not None), None)
+    pids = {int(told.first.values["pid"]): told.first.teller.host for told in kills if "pid" in told.first.values}
+    pid = next((pid for pid, host in sorted(pids.items()) if story.rank_of_pid(pid, host) is not None), None)
+    rank = story.rank_of_pid(pid, pids[pid]) if pid is not None else None
+    # A pid of a table may be another host's process, unless the kernel's line says its host.
+    guessed = pid is not None and pids[pid] is None and story.places.of_pid(pid, None) != frozenset()
     by_nine = [end for end in story.ends if end.signal == 9]
-    if rank is None and len({end.rank for end in by_nine}) == 1 and (not pids or by_nine[0].pid in pids | {None}):
+    if rank is None and len({end.rank for end in by_nine}) == 1 and (not pids or by_nine[0].pid in {*pids, None}):
         rank = by_nine[0].rank
     dead = [end.fact for end in by_nine][:1]
     return Diagnosis(
         verdict="crash",
         cause="host_oom_kill",
         culprit_ranks=named(rank),
-        certainty=Certainty.PROVED if rank is not None else certainty(kills, by_nine),
+        certainty=Certainty.SUSPECTED if guessed else Certainty.PROVED if rank is not None else certainty(kills, by_nine),
         sentence=f"the kernel killed {who(rank, pid=min(pids, default=None))} for want of host memory",
         reasons_for=(*(quote(told.first) for told in kills[:2]), *(quote(fact) for fact in dead)),
         reasons_against=("the kernel chooses by size: the memory is the whole job's, and the killed rank need not be the one that grew",),

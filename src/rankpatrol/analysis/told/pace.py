@@ -4,7 +4,7 @@ import re
 from statistics import median
 
 from rankpatrol.analysis.story import Story
-from rankpatrol.analysis.told.words import named, quote
+from rankpatrol.analysis.told.words import certainty, named, quote
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.records import Record
 from rankpatrol.core.testimony import Fact, Kind
@@ -66,7 +66,7 @@ class Reported(Record, frozen=True, kw_only=True):
 def reported_straggler(story: Story) -> Reported | None:
     """From lists of one number a rank. Times of waiting and of communication say the opposite: who comes last waits least."""
     for name, by_rank, fact in _reports(story):
-        if len(by_rank) < _FEWEST or _WAITING.search(name):
+        if len(by_rank) < _FEWEST or _WAITING.search(name) or story.long_ago(fact):
             continue
         worst = max(by_rank, key=lambda rank: by_rank[rank])
         others = [value for rank, value in by_rank.items() if rank != worst]
@@ -99,10 +99,11 @@ def _reported(story: Story, found: Reported) -> Diagnosis:
         verdict="slow",
         cause="slow_input" if data else "gpu_slow" if hot else "straggler",
         culprit_ranks=(found.rank,),
-        certainty=Certainty.SUPPORTED,
+        certainty=certainty(True, hot or slowdown(story)),
         sentence=f"rank {found.rank} needs {found.value:g} for {found.name} where the others need {found.others:g}; "
         "all wait for it in each step",
         reasons_for=(quote(found.fact), *(quote(told.first) for told in hot[:1])),
+        reasons_against=() if hot else ("one report: a single slow step would look alike",),
         suggested=("Compare that GPU's clocks and temperature, and its host's load, with the others'",),
     )
 
