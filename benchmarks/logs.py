@@ -1,6 +1,8 @@
 """How fast `diagnose` reads logs, and what memory it takes: mixed rank logs of a given size, with failures in the middle and at the end.
 
-usage: python benchmarks/logs.py [--mb 1024] [--ranks 512] [--folder] [--keep PATH]
+usage: python benchmarks/logs.py [--mb 1024] [--ranks 512] [--folder]
+
+The case of many small files, one a rank: --folder --mb 256 --ranks 511.
 """
 
 import argparse

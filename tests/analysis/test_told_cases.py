@@ -31,7 +31,8 @@ def test_an_answer_has_a_sentence_and_a_reason(name):
     assert answer.reasons_for
 
 
-# Whose rank is told in another way than by "rank N": a process counted from 1, a list in brackets, the store that is always rank 0's.
+# Whose rank is told in another way than by "rank N": a process counted from 1, a list in brackets, the store that is always rank 0's,
+# a table of processes or pods.
 BY_POSITION = {
     "057",
     "077",
@@ -43,6 +44,9 @@ BY_POSITION = {
     "desync2",
     "spawn",
     "spawn_sig",
+    "compute_times_by_rank",
+    "ray_same_pid_on_two_nodes",
+    "pod_oom_described",
 }
 
 

@@ -72,3 +72,9 @@ def test_what_a_log_says_does_not_steer_the_terminal(capsys, tmp_path):
     _, out, _ = run(capsys, tmp_path / "log")
     assert "\x1b" not in out
     assert "\x07" not in out
+
+
+def test_steps_that_are_lost_are_no_success(capsys):
+    code, out, _ = run(capsys, DATA / "told" / "nan_epochs.txt")
+    assert out.startswith("healthy / loss_nan (")
+    assert code == 1

@@ -1,5 +1,7 @@
 """Lines of logs into facts: prefixes, cut and wrapped lines, tracebacks; and nothing that a log may hold makes it fail."""
 
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,10 +9,10 @@ from hypothesis import strategies as st
 from rankpatrol.core.testimony import Kind, Teller
 from rankpatrol.formats.log_names import teller_of
 from rankpatrol.formats.log_prefixes import peel
-from rankpatrol.formats.log_reader import Reader
+from rankpatrol.formats.log_reader import LONGEST_LINE, Reader
 from rankpatrol.formats.log_sieve import Sieve
 from rankpatrol.formats.log_stamps import stamp_in
-from rankpatrol.formats.log_tables import ROWS
+from rankpatrol.formats.log_tables import REGEXES, ROWS
 
 
 def facts(text):
@@ -164,3 +166,38 @@ def test_a_failure_in_the_middle_of_a_long_log_is_found_with_its_line_number():
     seen = [got for at in range(0, len(text), 100_000) for got in sieve.feed(text[at : at + 100_000])] + list(sieve.finish())
     assert (60_001, failure.strip()) in seen
     assert len(seen) < 2000
+
+
+def test_lines_that_many_files_share_are_not_read_in_each_of_them():
+    shapes, read_closely = {}, {}
+    lines = [f"step {n} loss 2.{n}" for n in range(40)]
+    for file in range(20):
+        sieve = Sieve(head_bytes=1 << 20, tail_bytes=1 << 20, shapes=shapes, read_closely=read_closely)
+        got = [*sieve.feed("\n".join(lines).encode() + b"\n"), *sieve.finish()]
+        if file == 0:
+            assert [text for _, text in got] == lines
+    assert got == [(40, lines[-1])]
+
+
+def test_what_always_matters_is_read_in_each_of_many_files():
+    shapes, read_closely = {}, {}
+    line = "[rank{r}]: RuntimeError: CUDA error: uncorrectable ECC error encountered"
+    for _ in range(20):
+        sieve = Sieve(head_bytes=1 << 20, tail_bytes=1 << 20, shapes=shapes, read_closely=read_closely)
+        text = "\n".join(line.format(r=r) for r in range(40)) + "\n"
+        assert len([*sieve.feed(text.encode()), *sieve.finish()]) == 40
+
+
+HOSTILE = (
+    "a", "a-", "a.", "1", "1:", "1=2 ", "rank ", "rank=1 ", "ranks 1-2 ", "before 1 s ", "-", '"', "(", "[", ".. ", "saved -of-", "ibstat ",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_no_line_keeps_a_row_busy(piece):
+    """The longest line that is read, made of one piece again and again: each row says within half a second that it does not fit."""
+    line = (piece * LONGEST_LINE)[:LONGEST_LINE]
+    for row, regex in zip(ROWS, REGEXES, strict=True):
+        began = time.process_time()
+        regex.search(line)
+        assert time.process_time() - began < 0.5, row

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from log_texts import waited
+from rankpatrol.analysis.told.together import weigh
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.errors import BadInput
 from rankpatrol.intake import sources
 from rankpatrol.intake.diagnose import diagnose
-from rankpatrol.intake.forms import weigh
 
 ECC = "[rank7]: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
 

@@ -5,6 +5,7 @@ from functools import cached_property
 
 from rankpatrol.analysis.story_ends import End, ends_of, ranks_in
 from rankpatrol.analysis.story_pace import Pace, pace_of, stated_seconds
+from rankpatrol.analysis.story_places import Places, places_of
 from rankpatrol.analysis.story_waits import Status, Wait, statuses_of, waits_of
 from rankpatrol.core.records import Record
 from rankpatrol.core.testimony import FILE_ORDERS, Fact, Kind, Stamp, Teller, seconds_between
@@ -27,7 +28,13 @@ _TERMINAL = (
     Kind.DIED,
     Kind.COLLATERAL,
     Kind.STOPPED_BY_LAUNCHER,
+    Kind.KILLED_BY_KERNEL,
+    Kind.LOADER_DIED,
 )
+# A device's or the kernel's complaint that a job may outlive.
+_COMPLAINTS = frozenset({
+    "xid", "gpu_lost", "gpu_ecc", "illegal_access", "device_assert", "launch_failure", "cuda_oom", "nvlink", "no_device",
+})  # fmt: skip
 # A process may still write a line or two while it is taken down.
 _NEW_ATTEMPT = 4
 
@@ -94,6 +101,16 @@ class Story:
     def _lines_after(self, order: int) -> int:
         return bisect(self._counted, (order // FILE_ORDERS + 1) * FILE_ORDERS) - bisect(self._counted, order)
 
+    def outlived(self, fact: Fact) -> bool:
+        """Whether the writer of a complaint went on to count after it; of a writer without a counter, whether all went on for long."""
+        rank = self.rank_of(fact.teller, fact)
+        own = rank is None or ("rank", rank) in self.ledger.counters
+        return self._went_on(rank if own else None, fact.order, 1 if own else _FOR_LONG)
+
+    def long_ago(self, fact: Fact) -> bool:
+        """Whether counters went on for long after this line of its file."""
+        return self._lines_after(fact.order) >= _FOR_LONG
+
     def counted_after(self, fact: Fact) -> bool:
         """Whether any counter moved after this line of its file."""
         return self._lines_after(fact.order) > 0
@@ -111,7 +128,7 @@ class Story:
     @cached_property
     def moves_on(self) -> bool:
         """Whether all ends and errors are of the past: the counters went on for long after each of them."""
-        facts = [told.last for told in self.ledger.told(*_TERMINAL)]
+        facts = [told.last for told in self.ledger.told(*_TERMINAL)] + [told.last for told in self.told(Kind.SYMPTOM, *_COMPLAINTS)]
         return bool(facts) and all(self._lines_after(fact.order) >= _FOR_LONG for fact in facts)
 
     @cached_property
@@ -180,19 +197,44 @@ class Story:
         inside = fact.number("group_rank") if fact is not None else None
         if inside is not None and (fact is not None and fact.values.get("group") in {None, "0"}):
             return int(inside)
-        return self.rank_of_pid(teller.pid)
+        for rank in (self.rank_of_pid(teller.pid, teller.host), self.places.of_component(teller.component), self._rank_on_its_node(teller)):
+            if rank is not None:
+                return rank
+        return None
 
-    def rank_of_pid(self, pid: int | None) -> int | None:
-        """The rank whose process this is, from ends and from lines that carry both."""
+    def only_by_its_node(self, teller: Teller) -> bool:
+        """Whether a writer's rank is known by its local one alone: another node's table, not given, may list the same."""
+        return teller.rank is None and self.rank_of_pid(teller.pid, teller.host) is None and self._rank_on_its_node(teller) is not None
+
+    def rank_of_pid(self, pid: int | None, host: str | None = None) -> int | None:
+        """The rank whose process this is, from ends, from lines that carry both, and from tables of the start."""
         if pid is None:
             return None
         found = {end.rank for end in self.ends if end.pid == pid and end.rank is not None}
         found |= {fact.teller.rank for fact in self.ledger.last_seen.values() if fact.teller.pid == pid and fact.teller.rank is not None}
+        found |= self.places.of_pid(pid, host)
         return found.pop() if len(found) == 1 else None
+
+    def _rank_on_its_node(self, teller: Teller) -> int | None:
+        """The rank of a local one: by the launcher's table of failures, or by a table that says which ranks a node has."""
+        if teller.local_rank is None:
+            return None
+        hosts = {end.rank: end.host for end in self.ends}
+        rows = [(int(told.first.values["rank"]), int(told.first.values["local"])) for told in self.told(Kind.EXITED, "row_rank")]
+        listed = {
+            rank for rank, local in rows if local == teller.local_rank and (teller.host is None or hosts.get(rank) in {None, teller.host})
+        }
+        if len(listed) == 1:
+            return listed.pop()
+        return self.places.on_node(teller.host, teller.local_rank) if not listed else None
+
+    @cached_property
+    def places(self) -> Places:
+        return places_of(self.ledger)
 
     def _failure(self, fact: Fact) -> Failure:
         return Failure(
-            rank=fact.teller.rank if fact.teller.rank is not None else self.rank_of_pid(fact.teller.pid),
+            rank=self.rank_of(fact.teller),
             local_rank=fact.teller.local_rank,
             exception=fact.word,
             message=fact.values.get("message", ""),
@@ -225,14 +267,25 @@ class Story:
             return min(gaps)
         last = self._last_stamped()
         if last is not None:
-            return seconds_between(last, self.now)
+            gap = seconds_between(last.at, self.now)
+            return gap if gap is None else max(0.0, gap - self._counted_since_s(last))
         return max((seconds for told in self.told(Kind.SILENCE, "any") if (seconds := stated_seconds(told.last)) is not None), default=None)
 
-    def _last_stamped(self) -> Stamp | None:
+    def _counted_since_s(self, fact: Fact) -> float:
+        """For how long bars without stamps went on after the last stamp, by the clocks that they carry themselves."""
+        spans = []
+        for counter in self.ledger.counters.values():
+            clocks = [
+                mark.elapsed_s for mark in counter.marks() if mark.order > fact.order and mark.at is None and mark.elapsed_s is not None
+            ]
+            spans += [clocks[-1] - clocks[0]] if len(clocks) > 1 and clocks == sorted(clocks) else []
+        return max(spans, default=0.0)
+
+    def _last_stamped(self) -> Fact | None:
         if self.now is None:
             return None
         seen = [fact for fact in self.ledger.last_seen.values() if fact.at is not None and fact.kind not in {Kind.NOW, Kind.PULSE}]
-        gaps = [(gap, fact.at) for fact in seen if (gap := seconds_between(fact.at, self.now)) is not None and gap >= 0]
+        gaps = [(gap, fact) for fact in seen if (gap := seconds_between(fact.at, self.now)) is not None and gap >= 0]
         return min(gaps, key=lambda pair: pair[0])[1] if gaps else None
 
     @cached_property
@@ -260,6 +313,9 @@ class Story:
             return True
         return (
             self.says(Kind.PHASE)
+            or self.says(Kind.MISMATCH)
+            or self.says(Kind.BARRIER_ABSENT)
+            or self.says(Kind.WATCHDOG_STUCK)
             or self.says(Kind.COLLATERAL)
             or self.says(Kind.DIED)
             or self.says(Kind.ALIVE)

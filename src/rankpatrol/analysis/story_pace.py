@@ -66,6 +66,8 @@ def pace_of(ledger: Ledger) -> Pace | None:
 
 def stated_seconds(fact: Fact) -> float | None:
     """A length of time as a text gives it: `11m05s`, `3 h`, `25 min`."""
+    if (milliseconds := fact.number("ms")) is not None:
+        return milliseconds / 1000
     number = fact.number("n") if "n" in fact.values else fact.number("seconds")
     if number is None:
         return None

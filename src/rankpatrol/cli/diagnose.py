@@ -23,6 +23,14 @@ _EXITS = {
     "shutdown": ExitCode.WARNING,
     "undetermined": ExitCode.UNKNOWN,
 }
+_ALERTS = frozenset({"loss_nan"})
+
+
+def _exit_code(found: Diagnosis) -> int:
+    """Healthy steps whose result is worthless are no success."""
+    if found.verdict == "healthy" and found.cause in _ALERTS:
+        return ExitCode.WARNING
+    return _EXITS.get(found.verdict, ExitCode.CRITICAL)
 
 
 @click.command("diagnose")
@@ -31,7 +39,8 @@ _EXITS = {
 def diagnose_command(paths: tuple[str, ...], *, as_json: bool) -> int:
     """Say what PATH… tell of a job: a sealed bundle, a log, a folder of logs, or - for standard input.
 
-    Exit code: 0 healthy or a wait that ends by itself, 1 slow or ended in order, 2 hang or crash, 3 not to be decided, 65 nothing readable.
+    Exit code: 0 healthy or a wait that ends by itself, 1 slow, ended in order, or a loss that is no number, 2 hang or crash,
+    3 not to be decided, 65 nothing readable.
     """
     if not paths:
         raise UsageProblem("no PATH was given", help="Give a log, a folder of logs or a bundle; `-` reads standard input.")
@@ -45,7 +54,7 @@ def diagnose_command(paths: tuple[str, ...], *, as_json: bool) -> int:
         click.echo(f"rankpatrol: not read: {_plain(reason)}", err=True)
     if len(answer.missing) > 5:
         click.echo(f"rankpatrol: and {len(answer.missing) - 5} more could not be read", err=True)
-    return _EXITS.get(answer.diagnosis.verdict, ExitCode.CRITICAL)
+    return _exit_code(answer.diagnosis)
 
 
 @contextmanager

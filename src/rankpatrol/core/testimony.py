@@ -34,6 +34,8 @@ class Kind(StrEnum):
     DATA_ENDED = "data_ended"  # a rank says that its data, or its epoch, is over
     TIMES = "times"  # how long the parts of a step took
     WORLD = "world"  # how many ranks there are
+    PLACED = "placed"  # which process, pod or node is which rank's; `word` names what
+    MEMBERS = "members"  # the global ranks of a process group
     NOW = "now"  # the observer's clock
     SILENCE = "silence"  # the observer says for how long nothing came
     ALIVE = "alive"  # the observer says that processes live

@@ -9,12 +9,16 @@ from rankpatrol.core.testimony import Fact, Kind, Stamp
 
 # Beyond this many different statements only those of new kinds are kept.
 _MOST_KEYS = 60_000
+_MOST_RAISES = 1000
+_RESTARTS = frozenset({"starting", "loading", "loaded"})
 _FIRST_MARKS, _LAST_MARKS = 64, 256
 # What makes two statements different; all other values are how they happen to run.
 _TELLS_APART = (
     "rank",
     "ranks",
     "pid",
+    "host",
+    "component",
     "seq",
     "op",
     "xid",
@@ -28,6 +32,8 @@ _TELLS_APART = (
     "gpu",
     "pci",
     "batches",
+    "name",
+    "device",
     "signal",
     "code",
     "now",
@@ -35,24 +41,31 @@ _TELLS_APART = (
     "text",
 )
 
+_STATE = ("done", "total", "percent", "count")
+
 _Key = tuple[object, ...]
 
 
 class Told(Record, frozen=True):
-    """One statement, as it was made first and last, and how often."""
+    """One statement, as it was made first and last, and how often. `since` is the first of the last ones that show the same state."""
 
     first: Fact
     last: Fact
     count: int
+    since: Fact
 
 
 class Mark(Record, frozen=True):
-    """A counter's value: the step, when, where in all that was read, and the seconds a step that the line itself states."""
+    """A counter's value: the step, when, where in all that was read, and what the line itself states of time.
+
+    `step_s` is what a step takes, `elapsed_s` how long ago the bar began.
+    """
 
     step: int
     at: Stamp | None
     order: int
     step_s: float | None
+    elapsed_s: float | None = None
 
 
 class Counter(msgspec.Struct):
@@ -78,10 +91,22 @@ class Counter(msgspec.Struct):
         return [*self.first, *self.last]
 
 
+class Raise(Record, frozen=True):
+    """One time that an exception was seen: the step before it, and how many counter lines and restarts lay before."""
+
+    fact: Fact
+    after_step: int | None
+    counted: int
+    restarts: int
+
+
 class Ledger:
     """Takes facts, and gives back few."""
 
     def __init__(self) -> None:
+        self.raises: list[Raise] = []
+        self._step: int | None = None
+        self._progress = self._restarts = 0
         self._told: dict[_Key, Told] = {}
         self.counters: dict[_Key, Counter] = {}
         self.last_seen: dict[_Key, Fact] = {}
@@ -91,6 +116,11 @@ class Ledger:
         for fact in facts:
             if fact.kind is Kind.PROGRESS:
                 self._count(fact)
+                self._step, self._progress = int(fact.values["step"]), self._progress + 1
+            elif fact.kind is Kind.RAISED and len(self.raises) < _MOST_RAISES:
+                self.raises.append(Raise(fact, self._step, self._progress, self._restarts))
+            elif fact.kind is Kind.EXITED or fact.word in _RESTARTS:
+                self._restarts += 1
             if fact.kind is not Kind.PULSE and (fact.at is not None or fact.teller.rank is not None):
                 self._seen(fact)
             if fact.word != "other_line":
@@ -104,9 +134,10 @@ class Ledger:
     def _keep(self, fact: Fact) -> None:
         key = _key(fact)
         if (known := self._told.get(key)) is not None:
-            self._told[key] = Told(known.first, fact, known.count + 1)
+            alike = fact.kind is Kind.PHASE and _state(known.last) == _state(fact)
+            self._told[key] = Told(known.first, fact, known.count + 1, known.since if alike else fact)
         elif len(self._told) < _MOST_KEYS:
-            self._told[key] = Told(fact, fact, 1)
+            self._told[key] = Told(fact, fact, 1, fact)
 
     def _count(self, fact: Fact) -> None:
         key = _teller_key(fact)
@@ -117,7 +148,7 @@ class Ledger:
                 return
             counter = self.counters[key] = Counter(strength, [], [])
         if counter.strength == strength:
-            counter.add(Mark(int(fact.values["step"]), fact.at, fact.order, fact.number("step_s")))
+            counter.add(Mark(int(fact.values["step"]), fact.at, fact.order, fact.number("step_s"), fact.number("elapsed_s")))
 
     def _seen(self, fact: Fact) -> None:
         key = _teller_key(fact)
@@ -136,3 +167,8 @@ def _key(fact: Fact) -> _Key:
     if fact.kind in {Kind.PROGRESS, Kind.PULSE}:
         return (fact.kind, fact.word, _teller_key(fact))
     return (fact.kind, fact.word, _teller_key(fact), *(fact.values.get(name) for name in _TELLS_APART))
+
+
+def _state(fact: Fact) -> tuple[str | None, ...]:
+    """How far a phase is."""
+    return tuple(fact.values.get(name) for name in _STATE)

@@ -32,9 +32,11 @@ STYLES = (
     ("container runtime: stderr F", r"std(?:out|err) [FP](?= )", "s"),
     ("docker compose: worker-3  |", r"(?P<component>[a-zA-Z][\w.-]{0,40}) {1,20}\|(?= )", LETTERS),
     ("NCCL: node-a:2101:2140 [0]", r"(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+):\d+ \[(?P<device>\d+)\]", LETTERS),
+    ("syslog's kernel lines: gpu-3 kernel:", r"(?P<host>[A-Za-z][\w.-]{0,60}) kernel:(?= )", LETTERS),
     ("srun --label: 11:", r" {0,6}(?P<rank>\d{1,6}): (?!\d+ ?%)", "0123456789 "),
     ("logging's usual form: trainer - INFO -", r"[\w.]{1,60} - (?:DEBUG|INFO|WARNING|ERROR|CRITICAL) - ", LETTERS),
     ("rank3: or Rank 3:", r"[Rr]ank[ _]?(?P<rank>\d{1,6}) ?[:|](?= |$)", "Rr"),
+    ("transformers: [INFO|trainer.py:2414]", r"\[(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\|[\w./-]+:\d+\](?= )", "["),
     (
         "a logger's level: INFO, [WARNING], ERROR:",
         r"[\[|]? ?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)(?:\]|:| ?\||(?=\s))",

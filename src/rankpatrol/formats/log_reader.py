@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 
 from rankpatrol.core.testimony import Fact, Kind, Stamp, Teller, Where
+from rankpatrol.formats.log_places import Pods
 from rankpatrol.formats.log_prefixes import Line, peel
 from rankpatrol.formats.log_raised import Raised, Tracebacks
 from rankpatrol.formats.log_stamps import stamp_in
@@ -22,17 +23,22 @@ _OBSERVER = re.compile(r"^\s*(?:--\s|##?\s|\$\s|>>>\s)")
 _OPEN_ENDED = re.compile(r"(?:Watchdog caught collective|Work(?:NCCL|XCCL|HCCL)\()")
 _CLOSED = re.compile(r"milliseconds before|timed out in|async exception|ran for \d+ m")
 _FRACTION = re.compile(
-    r"(?<![\w.])(?P<done>\d{1,12}) ?(?:/|of) ?(?P<total>\d{1,12})(?![\d.]*:)|(?P<percent>\d{1,3}(?:\.\d+)?) ?%"
+    r"(?<![\w.])(?P<done>\d{1,12}(?:\.\d+)?[kMGT]?) ?(?:/"
+    r"|of) ?(?P<total>\d{1,12}(?:\.\d+)?[kMGT]?)(?!\w)(?![\d.]*:)|(?P<percent>\d{1,3}(?:\.\d+)?) ?%"
     r"|(?P<count>\d{1,12}) ?(?:examples|samples|it|files|docs|docu\w+|rows|lines)\b(?!/s)"
 )
 _ETA = re.compile(r"<(?:(?P<d>\d+) days?, )?(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d\d)")
 _STEP_TIME = re.compile(
     r"(?:elapsed time per iteration \((?P<u1>ms|s)\)|(?:step|iter(?:ation)?"
     r"|batch)[ _]?time(?:[_ ]?\(?(?P<u2>ms|s)\)?)?|time/(?:step|iter)|sec(?:onds)?/(?:step|iter))"
-    r"['\"]?\s*[:=]\s*['\"]?(?P<n>\d+(?:\.\d+)?)\s*(?P<u3>ms|s)?",
+    r"['\"]?\s*[:=]\s*['\"]?(?P<n>\d+(?:\.\d+)?)\s*(?P<u3>ms|s)?"
+    r"|(?<![\w.])(?P<each>\d+(?:\.\d+)?) ?s(?:ec)?/(?:it|iter|step|batch)\b|(?<![\w.])(?P<rate>\d+(?:\.\d+)?) ?(?:it|iter|steps?)/s\b",
     re.IGNORECASE,
 )
+_ELAPSED = re.compile(r"\[(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d\d)<")
 _PULSE_STEP = re.compile(r"\b(?:global_)?(?:step|iter(?:ation)?)[ =:]+(\d+)\b", re.IGNORECASE)
+# Megatron's timers: `save-checkpoint ....: (518233.90, 518240.11)`. They name a phase that is over.
+_TIMER = re.compile(r"^\s*[\w/-]+ \.{2,}: ")
 # Said over and over by a rank that lives; looked at only where no other row has spoken.
 _SPOKEN_FOR = frozenset({Kind.TIMED_OUT, Kind.STATUS, Kind.MISMATCH, Kind.WATCHDOG_STUCK})
 
@@ -47,6 +53,7 @@ class Reader:
         self._number = 0
         self._open: Line | None = None
         self._tracebacks = Tracebacks()
+        self._pods = Pods()
 
     def read(self, number: int, text: str) -> Iterator[Fact]:
         """The facts of one line. Never raises: a line that fits nothing states nothing."""
@@ -85,15 +92,17 @@ class Reader:
         if teller is not line.teller:
             line = Line(text=line.text, teller=teller, at=line.at, level=line.level, group=line.group, group_rank=line.group_rank)
         yield from (self._raised(raised) for raised in self._tracebacks.take(line, self._number, self.order))
+        for pod, rank in self._pods.take(line.text):
+            yield self._fact(Kind.PLACED, "component", line, {"component": pod, "rank": rank}, clock)
         yield from self._told(line, clock)
 
     def _told(self, line: Line, clock: Stamp | None) -> Iterator[Fact]:
         text = line.text
-        observed = bool(_OBSERVER.match(text))
+        no_phase = bool(_OBSERVER.match(text) or _TIMER.match(text))
         spoken: set[Kind] = set()
         for at in hinted(text):
             row = ROWS[at]
-            if observed and row.kind is Kind.PHASE:
+            if no_phase and row.kind is Kind.PHASE:
                 continue  # what the observer says of a phase is not the job's own word
             if spoken and not _may_speak_too(row, spoken):
                 continue
@@ -101,6 +110,7 @@ class Reader:
             for seen in found:
                 spoken.add(row.kind)
                 yield self._fact(row.kind, row.word, line, _values(line, seen, row.kind), clock)
+        observed = bool(_OBSERVER.match(text))
         yield from self._progress(line, clock, spoken, observed=observed)
         if observed and not spoken:
             yield self._fact(Kind.OBSERVED, "note", line, {}, clock)
@@ -110,7 +120,7 @@ class Reader:
             return
         mark = find_step(line.text)
         if mark is not None and not spoken & {Kind.DATA_ENDED}:
-            values = {"step": str(mark.step), "strength": str(int(mark.strength))} | _step_time(line.text)
+            values = {"step": str(mark.step), "strength": str(int(mark.strength))} | _step_time(line.text) | _elapsed(line.text)
             yield self._fact(Kind.PROGRESS, "step", line, values, clock)
         elif not spoken and (line.at or clock or line.teller.rank is not None):
             yield self._fact(Kind.OBSERVED, "other_line", line, {}, clock)
@@ -210,5 +220,17 @@ def _step_time(text: str) -> dict[str, str]:
     seen = _STEP_TIME.search(text)
     if seen is None:
         return {}
+    if seen["each"] or seen["rate"]:
+        seconds = float(seen["each"] or seen["rate"])
+        return {"step_s": f"{seconds if seen['each'] else 1 / seconds:g}"} if seconds > 0 else {}
     in_ms = "ms" in {seen["u1"], seen["u2"], seen["u3"]}
     return {"step_s": str(float(seen["n"]) / (1000 if in_ms else 1))}
+
+
+def _elapsed(text: str) -> dict[str, str]:
+    """The clock that a progress bar carries: seconds since it began."""
+    seen = _ELAPSED.search(text)
+    if seen is None:
+        return {}
+    hours, minutes, seconds = (int(seen[part] or 0) for part in "hms")
+    return {"elapsed_s": str(hours * 3600 + minutes * 60 + seconds)}

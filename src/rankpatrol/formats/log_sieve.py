@@ -14,6 +14,8 @@ _MOST_SHAPES = 100_000
 # Of one shape in one block, the first and the last so many lines are looked at.
 _MOST_ALIKE = 600
 _SOME_ALIKE = 1
+# Of a shape that was read closely so often in other files, the last line of a head or a tail is looked at.
+_WELL_KNOWN = 64
 # Of a progress bar.
 _MOST_STATES = 6
 # These matter wherever they stand; what else a log tells matters at its start and its end.
@@ -42,10 +44,18 @@ _PYTHON_WORDS = tuple(word.encode() for word in _PYTHON)
 class Sieve:
     """Takes a file's bytes in order, and gives (line number, text) of the lines to read closely: its head and tail, some between.
 
-    `shapes` may be shared by the files of one job: what is known of a shape holds for all.
+    `shapes` may be shared by the files of one job: what is known of a shape holds for all. So may `read_closely`, how many lines of
+    each shape were given of heads and tails: then a shape that came often is not given line by line again.
     """
 
-    def __init__(self, *, head_bytes: int, tail_bytes: int, shapes: dict[bytes, int] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        head_bytes: int,
+        tail_bytes: int,
+        shapes: dict[bytes, int] | None = None,
+        read_closely: dict[bytes, int] | None = None,
+    ) -> None:
         self._head_left = head_bytes
         self._tail_bytes = tail_bytes
         self._rest = b""
@@ -53,6 +63,7 @@ class Sieve:
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
         self._shapes = {} if shapes is None else shapes
+        self._read_closely = read_closely
         self._in_long_line = False
 
     def feed(self, chunk: bytes) -> Iterator[tuple[int, str]]:
@@ -111,11 +122,29 @@ class Sieve:
         return data[: end + 1]
 
     def _all(self, block: bytes) -> Iterator[tuple[int, str]]:
-        for text in block.split(b"\n")[: -1 if block.endswith(b"\n") else None]:
+        lines = block.split(b"\n")[: -1 if block.endswith(b"\n") else None]
+        skipped = self._well_known(block, len(lines)) if self._read_closely is not None else ()
+        for at, text in enumerate(lines):
             self._number += 1
-            yield from _bars(self._number, text)
+            if at not in skipped:
+                yield from _bars(self._number, text)
         if not block.endswith(b"\n"):
             self._number -= 1  # cut at a carriage return: the same line goes on in the next block
+
+    def _well_known(self, block: bytes, lines: int) -> frozenset[int]:
+        """Places of lines like many that were read closely before, but for the last of each; what always matters stays."""
+        known = self._read_closely
+        if known is None:
+            return frozenset()
+        shapes = block.translate(None, _RUNNING).split(b"\n")[:lines]
+        last = dict(zip(shapes, range(lines), strict=True))
+        often = {shape for shape in last if known.get(shape, 0) >= _WELL_KNOWN and self._shapes.get(shape) != _MOST_ALIKE}
+        for shape in shapes:
+            if shape not in often and (shape in known or len(known) < _MOST_SHAPES):
+                known[shape] = known.get(shape, 0) + 1
+                if known[shape] == _WELL_KNOWN:
+                    self._shapes.setdefault(shape, _worth(block.split(b"\n")[last[shape]][:LONGEST_LINE]))
+        return frozenset(at for at, shape in enumerate(shapes) if shape in often and at != last[shape])
 
     def _some(self, block: bytes) -> Iterator[tuple[int, str]]:
         lines = block.split(b"\n")
@@ -142,7 +171,7 @@ class Sieve:
         some = [shape for shape in last if self._shapes[shape] == _SOME_ALIKE]
         many = frozenset(shape for shape in last if self._shapes[shape] == _MOST_ALIKE)
         wanted = {last[shape] for shape in some}
-        if some:
+        if some and self._read_closely is None:
             first = dict(zip(reversed(shapes), range(len(shapes) - 1, -1, -1), strict=True))
             wanted.update(first[shape] for shape in some)
         if many:

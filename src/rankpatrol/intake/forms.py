@@ -13,7 +13,7 @@ from rankpatrol.analysis.told.listings import diagnose_listing
 from rankpatrol.analysis.told.pasted_dumps import diagnose_pasted_dumps, looks_like_pasted_dumps
 from rankpatrol.analysis.told.recordings import diagnose_recordings
 from rankpatrol.analysis.told.stacks import diagnose_stacks
-from rankpatrol.core.diagnosis import Certainty, Diagnosis
+from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.errors import BadInput
 from rankpatrol.core.records import Record
 from rankpatrol.evidence.reading import load_diagnosis
@@ -22,7 +22,6 @@ from rankpatrol.formats.stack_text import looks_like_stacks
 from rankpatrol.intake.recordings import begins_like_a_recording, rank_in_name, read_recordings
 
 _MOST_LISTING_BYTES = 1 << 20
-_SURENESS = {Certainty.SUSPECTED: 0, Certainty.SUPPORTED: 1, Certainty.PROVED: 2}
 
 
 class FolderForm(Record, frozen=True):
@@ -33,13 +32,21 @@ class FolderForm(Record, frozen=True):
     read: Callable[[Path], Diagnosis | None]
 
 
+class Beside(Record, frozen=True):
+    """What the logs beside other evidence tell: own exceptions by rank, ranks that timed out, and how many ranks there are."""
+
+    errors: dict[int, str]
+    timed_out: frozenset[int]
+    world_size: int | None
+
+
 class FileForm(Record, frozen=True):
     """Files that belong together, such as one recording a rank: recognised by their names, then by the first 64 KB."""
 
     name: str
     named: Callable[[Path], bool]
     begins: Callable[[bytes], bool]
-    read: Callable[[tuple[Path, ...]], Diagnosis | None]
+    read: Callable[[tuple[Path, ...], Beside], Diagnosis | None]
 
 
 class TextForm(Record, frozen=True):
@@ -69,13 +76,13 @@ def _carries_a_rank(path: Path) -> bool:
     return rank_in_name(path) is not None
 
 
-def _recordings(paths: tuple[Path, ...]) -> Diagnosis | None:
+def _recordings(paths: tuple[Path, ...], beside: Beside) -> Diagnosis | None:
     """What the dumps say; where none can be read, the reasons. Raises BadInput."""
     found, reasons = read_recordings(paths)
     if not found.rings and reasons:
         path, why = next(iter(reasons.items()))
         raise BadInput(f"{path}: {why}", help="Give the dumps as torch wrote them: one file a rank, whose name ends in the rank.")
-    answer = diagnose_recordings(found)
+    answer = diagnose_recordings(found, errors=beside.errors, timed_out=beside.timed_out, world_size=beside.world_size)
     if answer is None or not reasons:
         return answer
     said = tuple(f"{path.name} was not used: {why}" for path, why in list(reasons.items())[:3])
@@ -87,24 +94,16 @@ def _may_be_listing(text: str) -> bool:
     return len(text) <= _MOST_LISTING_BYTES
 
 
+RECORDINGS, STACKS = "flight recording", "stacks"
 # Where a folder's form has no answer, its files are read one by one.
 FOLDER_FORMS: tuple[FolderForm, ...] = (
     FolderForm("sealed bundle", _is_bundle, load_diagnosis),
     FolderForm("job directory with a sealed incident", lambda folder: _last_bundle(folder) is not None, _of_last_incident),
 )
-FILE_FORMS: tuple[FileForm, ...] = (FileForm("flight recording", _carries_a_rank, begins_like_a_recording, _recordings),)
+FILE_FORMS: tuple[FileForm, ...] = (FileForm(RECORDINGS, _carries_a_rank, begins_like_a_recording, _recordings),)
 TEXT_FORMS: tuple[TextForm, ...] = (
     TextForm("flight recorder analyser's output", looks_like_fr_trace, diagnose_fr_trace),
     TextForm("pasted flight recordings", looks_like_pasted_dumps, diagnose_pasted_dumps),
     TextForm("listing", _may_be_listing, diagnose_listing),
-    TextForm("stacks", looks_like_stacks, diagnose_stacks),
+    TextForm(STACKS, looks_like_stacks, diagnose_stacks),
 )
-
-
-def weigh(answers: list[Diagnosis]) -> Diagnosis | None:
-    """The answer that stands of several: what decides goes before what does not, then what names a cause, then the surer one."""
-    return max(answers, key=_weight, default=None)
-
-
-def _weight(answer: Diagnosis) -> tuple[bool, bool, int]:
-    return answer.verdict != "undetermined", answer.cause not in {"unknown", "none"}, _SURENESS[answer.certainty]

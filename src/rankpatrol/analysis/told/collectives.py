@@ -61,7 +61,7 @@ def _missing(story: Story, barrier: tuple[int, ...]) -> Missing | None:
     lagging = {rank for told in story.told(Kind.NAMED_LAGGING, "") for rank in ranks_in(told.first.values.get("ranks", ""))}
     if lagging and len(lagging) < max(2, len(story.ranks)):
         return Missing(tuple(sorted(lagging)), "c10d's own desync report names whom it missed", strong=True)
-    return _behind(story) or _not_heard(story)
+    return _behind(story) or _not_heard(story) or _not_heard_in_group(story)
 
 
 def _behind(story: Story) -> Missing | None:
@@ -97,6 +97,22 @@ def _not_heard(story: Story) -> Missing | None:
     if not exists and not (rank < max(reporters) and len(reporters) >= _FEW_REPORTERS):
         return None
     return Missing((rank,), f"{ranks_words(reporters)} report a time-out, and it does not", strong=False)
+
+
+def _not_heard_in_group(story: Story) -> Missing | None:
+    """The only member of a group of some ranks that does not report, where a line lists the members."""
+    members = {told.last.values["group"]: ranks_in(told.last.values["ranks"]) for told in story.told(Kind.MEMBERS)}
+    reporters: dict[str, set[int]] = {}
+    for wait in story.waits:
+        if wait.group in members and wait.rank is not None and wait.operation not in _BETWEEN_TWO:
+            reporters.setdefault(str(wait.group), set()).add(wait.rank)
+    if len(reporters) != 1:
+        return None
+    group, ranks = next(iter(reporters.items()))
+    absent = set(members[group]) - _heard(story)
+    if len(absent) != 1 or len(ranks) < 2 or ranks - set(members[group]):
+        return None
+    return Missing(tuple(absent), f"of the group's members {ranks_words(ranks)} report a time-out, and it does not", strong=False)
 
 
 def _named(story: Story, missing: Missing, where: Elsewhere | None) -> Diagnosis:

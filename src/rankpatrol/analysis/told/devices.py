@@ -3,6 +3,7 @@
 import re
 
 from rankpatrol.analysis.story import Story
+from rankpatrol.analysis.told.pace import reported_straggler
 from rankpatrol.analysis.told.words import certainty, named, quote, ranks_words, who
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.records import Record
@@ -64,17 +65,20 @@ def killed_for_memory(story: Story) -> Diagnosis | None:
     kills = story.told(Kind.KILLED_BY_KERNEL)
     if not kills or story.says(Kind.LOADER_DIED):
         return None
-    pids = {int(told.first.values["pid"]) for told in kills if "pid" in told.first.values}
-    rank = next((found for pid in sorted(pids) if (found := story.rank_of_pid(pid)) is not None), None)
+    pids = {int(told.first.values["pid"]): told.first.teller.host for told in kills if "pid" in told.first.values}
+    pid = next((pid for pid, host in sorted(pids.items()) if story.rank_of_pid(pid, host) is not None), None)
+    rank = story.rank_of_pid(pid, pids[pid]) if pid is not None else None
+    # A pid of a table may be another host's process, unless the kernel's line says its host.
+    guessed = pid is not None and pids[pid] is None and story.places.of_pid(pid, None) != frozenset()
     by_nine = [end for end in story.ends if end.signal == 9]
-    if rank is None and len({end.rank for end in by_nine}) == 1 and (not pids or by_nine[0].pid in pids | {None}):
+    if rank is None and len({end.rank for end in by_nine}) == 1 and (not pids or by_nine[0].pid in {*pids, None}):
         rank = by_nine[0].rank
     dead = [end.fact for end in by_nine][:1]
     return Diagnosis(
         verdict="crash",
         cause="host_oom_kill",
         culprit_ranks=named(rank),
-        certainty=Certainty.PROVED if rank is not None else certainty(kills, by_nine),
+        certainty=Certainty.SUSPECTED if guessed else Certainty.PROVED if rank is not None else certainty(kills, by_nine),
         sentence=f"the kernel killed {who(rank, pid=min(pids, default=None))} for want of host memory",
         reasons_for=(*(quote(told.first) for told in kills[:2]), *(quote(fact) for fact in dead)),
         reasons_against=("the kernel chooses by size: the memory is the whole job's, and the killed rank need not be the one that grew",),
@@ -170,6 +174,9 @@ def _clocks(story: Story) -> Diagnosis | None:
         return None
     found = [_named_in(told.first) if "rank" in told.first.values else story.rank_of(told.first.teller, told.first) for told in slow]
     ranks = sorted({rank for rank in found if rank is not None})
+    reported = reported_straggler(story)
+    if not ranks and reported is not None:
+        ranks = [reported.rank]
     one = ranks[0] if len(ranks) == 1 else None
     return Diagnosis(
         verdict="slow",
@@ -192,7 +199,9 @@ def gpu_memory(story: Story) -> Diagnosis | None:
     own = [
         told.first
         for told in story.told(Kind.SYMPTOM, "cuda_oom")
-        if not _EXABYTES.search(told.first.text) and not any(story.comes_before(wait.fact, told.first) for wait in story.waits)
+        if not _EXABYTES.search(told.first.text)
+        and not story.outlived(told.last)
+        and not any(story.comes_before(wait.fact, told.first) for wait in story.waits)
     ]
     if not own:
         return None
@@ -205,7 +214,7 @@ def gpu_memory(story: Story) -> Diagnosis | None:
         cause="gpu_oom",
         culprit_ranks=named(one),
         victim_ranks=tuple(sorted(story.ranks - {one})) if one is not None and story.others_suffer(one) else (),
-        certainty=Certainty.PROVED if agreed else Certainty.SUPPORTED,
+        certainty=Certainty.PROVED if agreed else Certainty.SUSPECTED if story.only_by_its_node(own[0].teller) else Certainty.SUPPORTED,
         sentence=f"{ranks_words(ranks) if ranks else 'a rank that is not named'} ran out of GPU memory"
         + ("; the others' errors are effects of that" if story.others_suffer(one) else ""),
         reasons_for=(*(quote(fact) for fact in own[:2]), *((f"a monitored barrier says that rank {one} did not come",) if agreed else ())),

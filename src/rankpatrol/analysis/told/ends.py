@@ -2,12 +2,14 @@
 
 from rankpatrol.analysis.story import Story
 from rankpatrol.analysis.story_ends import End
-from rankpatrol.analysis.told.words import certainty, named, quote, who
+from rankpatrol.analysis.told.words import certainty, named, quote, ranks_words, who
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.testimony import Kind
 
 _CAUSES = {9: "sigkill", 11: "sigsegv", 6: "sigabrt"}
 _NAMES = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV"}
+# These say that a process ended, and are raised by the one that had started it.
+_OF_LAUNCHERS = frozenset({"ChildFailedError", "CalledProcessError", "ProcessExitedException", "ProcessRaisedException"})
 _ADVICE = {
     9: ("Look into the kernel's log and the cgroup's memory.events for a kill on that node: who sent a SIGKILL is not in these lines",),
     11: ("Run that rank with faulthandler and a core dump to see where", "Look whether the same node does it again"),
@@ -46,7 +48,7 @@ def _by_watchdog(story: Story, end: End) -> bool:
         bool(story.waits)
         or story.says(Kind.GOING_DOWN)
         or story.says(Kind.WATCHDOG_STUCK)
-        or bool(story.exceptions)
+        or any(failure.exception.rpartition(".")[2] not in _OF_LAUNCHERS for failure in story.exceptions)
         or end.fact.word == "terminate"
     )
 
@@ -68,8 +70,10 @@ def peer_left(story: Story) -> Diagnosis | None:
     lost = [told for told in story.told(Kind.COLLATERAL) if told.first.word != "aborted"]
     dead = story.told(Kind.DIED)
     left = [end for end in story.ends if end.code == 0 and end.rank is not None]
-    if not lost and not dead:
+    if not lost and not dead and not (left and story.waits):
         return None
+    if left and story.waits and not lost:
+        return _left_early(story, left)
     if left and lost:
         return _left(story, tuple(sorted({end.rank for end in left if end.rank is not None})), [quote(left[0].fact), quote(lost[0].first)])
     store = [told for told in lost if told.first.word == "store_gone"]
@@ -92,6 +96,27 @@ def _left(story: Story, ranks: tuple[int, ...], reasons: list[str]) -> Diagnosis
         f"errors are the effect",
         reasons_for=tuple(reasons),
         suggested=("Let every rank wait for its own sends, and end with a barrier before destroy_process_group",),
+    )
+
+
+def _left_early(story: Story, left: list[End]) -> Diagnosis | None:
+    """Ranks that ended with code 0, and others that waited in a collective until its time-out; a reporter cannot have left."""
+    waiting = {wait.rank for wait in story.waits}
+    ranks = sorted({end.rank for end in left if end.rank is not None} - waiting)
+    if not ranks:
+        return None
+    one = len(ranks) == 1
+    accounted = story.world_size is not None and waiting | set(ranks) >= set(range(story.world_size))
+    return Diagnosis(
+        verdict=story.verdict("hang"),
+        cause="left_early",
+        culprit_ranks=tuple(ranks) if one else None,
+        victim_ranks=tuple(sorted(rank for rank in waiting if rank is not None)),
+        certainty=Certainty.SUPPORTED if accounted else Certainty.SUSPECTED,
+        sentence=f"{ranks_words(ranks)} ended with code 0, and others waited for {'it' if one else 'them'} in a collective",
+        reasons_for=(quote(left[0].fact), *(quote(wait.fact) for wait in story.waits[:1])),
+        reasons_against=("an end in good order that the others had not come to yet would look alike",),
+        suggested=("Give all ranks the same number of steps, or let every rank wait in a barrier before it ends",),
     )
 
 
@@ -122,7 +147,8 @@ def _dead_process(story: Story) -> Diagnosis | None:
     told = story.told(Kind.DIED)[0]
     pid = told.first.number("pid")
     number = told.first.number("rank")
-    rank = int(number) if number is not None else story.rank_of_pid(int(pid)) if pid is not None else None
+    host = told.first.values.get("host")
+    rank = int(number) if number is not None else story.rank_of_pid(int(pid), host) if pid is not None else None
     word = told.first.word
     if word == "ray_oom":
         cause = "host_oom_kill"
@@ -139,7 +165,7 @@ def _dead_process(story: Story) -> Diagnosis | None:
         cause=cause,
         culprit_ranks=named(rank),
         certainty=certainty(story.told(Kind.COLLATERAL), rank is not None),
-        sentence=f"{who(rank, host=told.first.values.get('host'), pid=int(pid) if pid is not None else None)} was gone "
+        sentence=f"{who(rank, host=host, pid=int(pid) if pid is not None else None)} was gone "
         f"first; the errors of the others are the effect",
         reasons_for=(quote(told.first), *(quote(other.first) for other in story.told(Kind.COLLATERAL)[:1])),
         reasons_against=("the reasons that the launcher lists are possibilities, none of them seen",),
@@ -189,6 +215,6 @@ def left_over(story: Story) -> Diagnosis | None:
 
 def _only_failed(bad: list[End]) -> int | None:
     own = [end for end in bad if end.by_itself() and end.signal != 6]
-    firsts = [end for end in own if end.first]
+    firsts = [end for end in own if end.first or end.fact.word == "first_child"]
     ranks = {end.rank for end in firsts or own}
     return ranks.pop() if len(ranks) == 1 and firsts else None

@@ -6,11 +6,15 @@ from rankpatrol.analysis.story import Failure, Story
 from rankpatrol.analysis.told.words import named, quote, ranks_words, who
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.testimony import Kind, seconds_between
+from rankpatrol.formats.log_echoes import is_echo
+from rankpatrol.formats.log_ledger import Raise, Told
 
 # An exception that a rank meets in the middle of an abort is what the abort left behind.
 _AFTER_AN_ABORT = frozenset({"OutOfMemoryError"})
 # Two ranks that raise the same within this time meet the same fault; nobody is first.
 _AT_ONCE_S = 1.0
+_SKIPPED_IN_A_ROW = 3
+_ATTEMPTS = 3
 _NO_NUMBER = re.compile(r"\b(?:nan|inf|not finite|non-?finite)\b", re.IGNORECASE)
 
 
@@ -34,7 +38,9 @@ def own_exception(story: Story) -> Diagnosis | None:
         cause="rank_exception_peers_wait" if suffer else "user_exception",
         culprit_ranks=named(rank),
         victim_ranks=tuple(sorted(story.ranks - {rank})) if rank is not None else (),
-        certainty=Certainty.SUPPORTED if first.fact.values.get("header") == "1" or suffer else Certainty.SUSPECTED,
+        certainty=Certainty.SUPPORTED
+        if (first.fact.values.get("header") == "1" or suffer) and not _write_failed(first) and not story.only_by_its_node(first.fact.teller)
+        else Certainty.SUSPECTED,
         sentence=f"{who(rank, first.local_rank, first.fact.teller.host)} raised {_say(first)}"
         + ("; the others wait for it, or fail because it is gone" if suffer else ""),
         reasons_for=(quote(first.fact), *(f"after it, and only its echo: {quote(echo.fact)}" for echo in story.echoes[:2])),
@@ -43,9 +49,46 @@ def own_exception(story: Story) -> Diagnosis | None:
     )
 
 
+def repeated(story: Story) -> Diagnosis | None:
+    """The same exception at the same place after the same step, in three attempts of one log: it is no accident."""
+    seen: dict[tuple[object, ...], list[Raise]] = {}
+    for each in story.ledger.raises:
+        fact = each.fact
+        message, frames = fact.values.get("message", ""), fact.values.get("frames", "")
+        if is_echo(fact.word, message, frames):
+            continue
+        known = seen.setdefault((fact.word, message, fact.values.get("place"), story.rank_of(fact.teller), each.after_step), [])
+        if not known or (known[-1].counted, known[-1].restarts) != (each.counted, each.restarts):
+            known.append(each)
+    for (*_, rank, step), attempts in seen.items():
+        last = story.ledger.raises[-1]
+        if len(attempts) >= _ATTEMPTS and attempts[-1].counted == last.counted and (step is not None or rank is not None):
+            return _again(story, rank if isinstance(rank, int) else None, step, attempts)
+    return None
+
+
+def _again(story: Story, rank: int | None, step: object, attempts: list[Raise]) -> Diagnosis:
+    fact = attempts[-1].fact
+    after = f" after step {step}" if step is not None else ""
+    return Diagnosis(
+        verdict=story.verdict(),
+        cause="repeated_failure",
+        culprit_ranks=named(rank),
+        victim_ranks=tuple(sorted(story.ranks - {rank})) if rank is not None else (),
+        certainty=Certainty.SUPPORTED,
+        sentence=f"{who(rank, fact.teller.local_rank)} raised {fact.text[:120]}{after} in {len(attempts)} attempts: "
+        "a restart alone meets it again",
+        reasons_for=tuple(quote(each.fact) for each in attempts[:3]),
+        suggested=(
+            "Do not start it again unchanged",
+            "Look at the batch of that step, and go back to an older checkpoint if it is damaged",
+        ),
+    )
+
+
 def lost_its_numbers(story: Story) -> Diagnosis | None:
     """A loss that is no number any more: a crash where the code checks for it, wasted steps where it does not."""
-    told = story.told(Kind.SYMPTOM, "loss_nan")
+    told = _without_number(story)
     if not told or story.waits or story.ends:
         return None
     raised = [failure for failure in story.failures if _NO_NUMBER.search(failure.message)]
@@ -54,13 +97,22 @@ def lost_its_numbers(story: Story) -> Diagnosis | None:
     if not raised and story.silence_s is not None and story.goes_on:
         return None
     return Diagnosis(
-        verdict="crash" if raised else "slow",
+        verdict="crash" if raised else "healthy",
         cause="loss_nan",
         certainty=Certainty.SUPPORTED,
         sentence="the loss is no number any more" + ("" if raised else ": the steps go on, and are lost"),
         reasons_for=tuple(quote(each.first) for each in told[:2]),
         suggested=("Go back to a checkpoint before it, and look at the batch, the learning rate and the loss scale at that step",),
     )
+
+
+def _without_number(story: Story) -> list[Told]:
+    """Losses that are no number, unless one that is came later. A gradient's norm alone may be one step that a scaler skipped."""
+    numbers = max((told.last.order for told in story.told(Kind.OBSERVED, "loss_number")), default=-1)
+    losses = [told for told in story.told(Kind.SYMPTOM, "loss_nan") if told.last.order >= numbers]
+    norms = [told for told in story.told(Kind.SYMPTOM, "grad_nan") if told.last.order > numbers and told.count >= _SKIPPED_IN_A_ROW]
+    raised = any(_NO_NUMBER.search(failure.message) for failure in story.failures)
+    return losses or norms or (story.told(Kind.SYMPTOM, "loss_nan") if raised else [])
 
 
 def _first_hand(story: Story, failure: Failure) -> bool:
@@ -113,6 +165,11 @@ def _others_alive(story: Story, rank: int | None) -> bool:
     return any(told.first.teller.rank != rank for told in story.told(Kind.ALIVE)) or (story.goes_on and len(story.ranks) > 1)
 
 
+def _write_failed(failure: Failure) -> bool:
+    """Torch's own writer says no more than that: the disk may be full, or gone."""
+    return "inline_container" in failure.message or "PytorchStreamWriter" in failure.message
+
+
 def _has_traceback(failure: Failure) -> bool:
     return failure.fact.values.get("header") == "1" or "frames" in failure.fact.values
 
@@ -126,6 +183,8 @@ def _say(failure: Failure) -> str:
 def _advice(failure: Failure) -> tuple[str, ...]:
     place = f"Look at {failure.place}" if failure.place else "Read that rank's traceback"
     extra: tuple[str, ...] = ()
+    if _write_failed(failure):
+        extra = ("A write failed: look first whether that file system is full, or over its quota (`df -h`, `df -i`, `quota`)",)
     if failure.exception.rpartition(".")[2] in {"FileExistsError", "FileNotFoundError"}:
         extra = ("A restart alone meets the same files again: check what the last attempt left (`rankpatrol checkpoints verify DIR`)",)
     return (f"{place}; the peers' errors need no search of their own", *extra)

@@ -55,6 +55,10 @@ def limit_reached(story: Story) -> Diagnosis | None:
     found = [
         told for told in story.told(Kind.SYMPTOM, *_LIMITS) if not (told.first.word == "shm_too_small" and story.says(Kind.LOADER_DIED))
     ]
+    full, written = story.told(Kind.SYMPTOM, "df_full"), story.told(Kind.SYMPTOM, "write_failed")
+    if not found and full and written and not _goes_on_after(story, written[-1].last):
+        # A full disk alone may be anybody's; a write that failed says whose it is.
+        return _say(story, _LIMITS["disk_full"], [written[0].first, full[0].first])
     if not found:
         return None
     # What is full, /dev/shm or a disk, is said by the path: the exact word goes before the general one of the same line.

@@ -10,6 +10,7 @@ import msgspec
 from rankpatrol.analysis.story import Story
 from rankpatrol.analysis.told import (
     collectives,
+    degraded,
     devices,
     ends,
     exceptions,
@@ -39,13 +40,16 @@ RULES: tuple[Rule, ...] = (
     mismatches.disagreement,
     devices.gpu_memory,
     exceptions.lost_its_numbers,
+    exceptions.repeated,
     exceptions.own_exception,
     ends.signalled,
+    degraded.degraded_link,
     network.link,
     meeting.never_met,
     ends.peer_left,
     teardown.stuck_after_the_end,
     collectives.timed_out,
+    degraded.contended,
     pace.slow,
     ends.watchdog_was_wrong,
     ends.left_over,
@@ -56,8 +60,10 @@ RULES: tuple[Rule, ...] = (
 # For a job whose errors are all of the past, such as an earlier attempt's: its counters went on long after them.
 RULES_OF_A_LIVE_JOB: tuple[Rule, ...] = (
     exceptions.lost_its_numbers,
+    degraded.degraded_link,
     teardown.stuck_after_the_end,
     ends.watchdog_was_wrong,
+    degraded.contended,
     pace.slow,
     silence.standing_still,
     silence.as_usual,

@@ -107,8 +107,8 @@ def _watchdogs(story: Story) -> tuple[dict[int, _Call], list[str]]:
     by_place: dict[tuple[str | None, int | None], dict[int, _Call]] = {}
     quotes: dict[tuple[str | None, int | None], dict[_Call, str]] = {}
     for wait in story.waits:
-        if wait.rank is None or wait.sequence is None:
-            continue
+        if wait.rank is None or wait.sequence is None or wait.operation in {"SEND", "RECV"}:
+            continue  # a pair's own numbers say nothing of a group's
         shape = str(wait.numel[0]) if wait.operation in _SAME_SIZE and wait.numel[0] else ""
         call = _Call(wait.sequence, wait.operation, shape)
         group = None if wait.in_default_group() else wait.group

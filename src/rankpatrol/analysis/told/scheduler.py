@@ -122,14 +122,24 @@ def _node(story: Story, told: Told) -> Diagnosis:
 
 
 def _out_of_memory(story: Story, told: Told) -> Diagnosis:
-    killed = sorted({end.rank for end in story.ends if end.signal == 9 and end.rank is not None})
+    told_ends = {end.rank for end in story.ends if end.signal == 9 and end.rank is not None}
+    pods = _in_killed_pods(story)
+    killed = sorted(told_ends | pods)
     return Diagnosis(
         verdict="crash",
         cause="host_oom_kill",
         culprit_ranks=(killed[0],) if len(killed) == 1 else None,
-        certainty=Certainty.PROVED,
+        # A list of pods may be a selection: another one may have been killed as well.
+        certainty=Certainty.SUSPECTED if len(killed) == 1 and not told_ends else Certainty.PROVED,
         sentence=f"{_PHRASES['oom']}{f' of rank {killed[0]}' if len(killed) == 1 else ''}: the job's host memory ran out",
         reasons_for=(quote(told.first), *(quote(end.fact) for end in story.ends[:2])),
         reasons_against=("the kernel chooses by size: the rank that was killed need not be the one that grew",),
         suggested=_ADVICE["oom"],
     )
+
+
+def _in_killed_pods(story: Story) -> set[int]:
+    """The ranks of the pods that were killed for memory, where each pod's rank is told."""
+    pods = {told.first.values.get("component") or told.first.teller.component for told in story.told(Kind.SCHEDULER, "oom")}
+    ranks = {story.places.of_component(pod) for pod in pods if pod is not None}
+    return {rank for rank in ranks if rank is not None} if None not in ranks else set()

@@ -16,6 +16,9 @@ _STALL_S = 300.0
 # How long a phase may be silent before it is doubted, where it shows no counter of its own.
 _BUDGETS_S = {"preprocessing": 7200.0, "evaluating": 3600.0, "saving": 1800.0, "loading": 1800.0, "downloading": 900.0, "compiling": 2700.0}
 _STOOD_STILL_S = 600.0
+# A job that announced one of these and says nothing for longer than this is at it, whatever the pace of its steps.
+_LONG_PAUSES = frozenset({"saving", "evaluating"})
+_PAUSES_S = 120.0
 _BUSY_RATIO = 50.0
 _SPINNING_POWER_RATIO = 0.5
 _WORKING_W = 300.0  # a waiting kernel draws a third of that on the GPUs that train
@@ -28,9 +31,10 @@ def standing_still(story: Story) -> Diagnosis | None:
     if silence is None and pulse is None:
         return None
     usual = _as_usual(story, silence)
-    if pulse is None and usual is not None:
-        return usual
     phase = last_phase(story)
+    in_it = phase is not None and phase.last.word in _LONG_PAUSES and silence is not None and silence > _PAUSES_S
+    if pulse is None and usual is not None and not (in_it and usual.verdict == "healthy"):
+        return usual
     if pulse is None and phase is not None:
         return _in_phase(story, phase, silence)
     if pulse is None and (buffered := _buffered(story)) is not None:
@@ -98,6 +102,9 @@ def _in_phase(story: Story, phase: Told, silence: float | None) -> Diagnosis | N
     signs = story.says(Kind.OBSERVED, "file_grows") or story.says(Kind.OBSERVED, "cpu_works")
     if silence is not None and not signs and (silence > budget or (counted and not moves and phase.count > 1 and silence > _STOOD_STILL_S)):
         return _stood_still(story, phase, silence)
+    stood = _shown_alike_s(story, phase)
+    if stood is not None and stood > _STOOD_STILL_S and counted and not signs:
+        return _stood_still(story, phase, stood)
     if silence is not None and word == "downloading" and not moves and not signs and silence > _STOOD_STILL_S:
         return _stood_still(story, phase, silence)
     rank = phase.last.teller.rank
@@ -136,6 +143,13 @@ def _will_time_out(story: Story, phase: Told) -> tuple[str, ...]:
             f"otherwise: the others will give up"
         ),
     )
+
+
+def _shown_alike_s(story: Story, phase: Told) -> float | None:
+    """For how long a counter has been shown again and again at one value."""
+    if phase.since is phase.last:
+        return None
+    return seconds_between(phase.since.at, story.now or phase.last.at)
 
 
 _CAUSES_OF_STANDSTILL = {"downloading": "download_stall"}

@@ -1,6 +1,7 @@
 """Jobs whose work is done and whose processes do not end."""
 
 from rankpatrol.analysis.story import Story
+from rankpatrol.analysis.told.elsewhere import last_phase
 from rankpatrol.analysis.told.words import quote
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.durations import say_duration
@@ -15,6 +16,9 @@ def stuck_after_the_end(story: Story) -> Diagnosis | None:
     finished = story.told(Kind.FINISHED)
     if not finished or story.counted_after(finished[-1].last):
         return None
+    phase = last_phase(story)
+    if phase is not None and phase.last.word in {"evaluating", "preprocessing"} and story.comes_before(finished[-1].last, phase.last):
+        return None  # the training is over, and the job is not: it tests what it has trained
     after = [
         told
         for told in story.told(

@@ -9,7 +9,7 @@ ROWS = (
         Kind.KILLED_BY_KERNEL,
         ("oom", "killed_process kill_process", KILLED),
         ("oom", "oom-kill:", r"oom-kill:.*?task=(?P<process>[^,]+),pid=(?P<pid>\d+)"),
-        ("oom", "invoked_oom-killer", r"(?P<process>\S+) invoked oom-killer"),
+        ("oom", "invoked_oom-killer", r"(?<!\S)(?P<process>\S{1,64}) invoked oom-killer"),
         (
             "cgroup_oom",
             "oom_kill oom_group_kill",
@@ -39,7 +39,8 @@ ROWS = (
             "gpu_ecc",
             "ecc uncorrectable",
             (
-                r"[Uu]ncorrectable(?: NVLink)? ECC error|(?:double[- ]bit|DBE).{0,30}(?:ECC|error)"
+                r"(?<!\bno )(?<!\bNo )(?<!without )(?<!\b0 )[Uu]ncorrectable(?: NVLink)? ECC error"
+                r"|(?:double[- ]bit|DBE).{0,30}(?:ECC|error)"
                 r"|ECC.{0,60}[Uu]ncorrect\w* *: *[1-9]|[Uu]ncontained ECC"
             ),
         ),
@@ -95,7 +96,8 @@ ROWS = (
             "slowdown throttl clocks_throttle thermal_violation",
             (
                 r"(?:\brank[ =](?P<rank>\d+)\b.{0,80})?(?:HW|SW)?[ _]?(?:Thermal"
-                r"|Power Brake)?[ _]?[Ss]lowdown\s*[:=]?\s*(?:Active|ACTIVE|active|1\b)"
+                r"|Power Brake)?[ _]?[Ss]lowdown\s*[:=]?\s*(?:Active|ACTIVE|active"
+                r"|1\b(?!\.))|^\s*\d+\s*,.*\b[hs]w_(?:thermal_|power_brake_)?slowdown\s*$"
                 r"|(?:[Tt]hermal|[Pp]ower)[ -][Tt]hrottl(?:ing|ed)|throttle[d_]?\w*[ =:]+(?!none|None|0x0+\b|0\b"
                 r"|Not)\S+"
             ),
@@ -136,6 +138,16 @@ ROWS = (
             "io_error",
             "input/output_error i/o_error",
             r"Input/output error|\bI/O error\b|\[Errno 5\]|Transport endpoint is not connected|Remote I/O error|\[Errno 121\]",
+        ),
+        (
+            "df_full",
+            "100%",
+            r"^\s*\S+\s+\S+\s+\S+\s+(?:0|\d{1,3}[KM]?)\s+100%\s+/(?!dev/shm|snap|proc|sys|boot)\S*",
+        ),
+        (
+            "write_failed",
+            "inline_container pytorchstreamwriter file_write",
+            r"PytorchStreamWriter failed writing|inline_container\.cc.{0,40}unexpected pos|file write failed",
         ),
         (
             "disk_full",

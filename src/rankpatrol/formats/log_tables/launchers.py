@@ -62,6 +62,7 @@ ROWS = (
             "exited_on_signal",
             r"noticed that process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal (?P<signal_number>\d+)",
         ),
+        ("first_child", "child_process", r"Child process with PID (?P<pid>\d+) terminated with code (?P<code>-?\d+)"),
         ("mpirun", "primary_job", r"Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]"),
         ("mpirun_code", "exit_code:", r"^\s*Exit code:\s+(?P<code>\d+)"),
         ("deepspeed", "exits_with", r"exits with return code = (?P<code>-?\d+)"),
@@ -71,8 +72,38 @@ ROWS = (
         also=True,
     ),
     *rows(
+        Kind.PLACED,
+        ("process", "world_rank rank=", r"\((?:node_id=\w+, )?ip=(?P<host>[\w.:-]+), pid=(?P<pid>\d+)\) (?:world_)?rank=(?P<rank>\d+)"),
+        ("process", "pid", r"^pid[ =:]{1,2}(?P<pid>\d+)(?: (?:on|host[=:]?) (?P<host2>[A-Za-z][\w.-]*))?"),
+        (
+            "process",
+            "pid",
+            (
+                r"\b(?:global[ _])?[Rr]ank[ =:]{1,2}(?P<rank>\d{1,6})\b[,: (=>-]{1,4}(?:on "
+                r"|host[ =:])?(?:(?P<host>[A-Za-z][\w.-]{0,60})[,: ]{1,3})??"
+                r"pid[ =:]{1,2}(?P<pid>\d+)(?: (?:on|host[=:]?) (?P<host2>[A-Za-z][\w.-]*))?"
+            ),
+        ),
+        ("node", "ranks", r"(?<![\w.-])(?P<host>[A-Za-z][\w.-]{0,60}(?:\d|-[a-z]))[:=]? (?:has |holds |is )?ranks? (?P<ranks>\d+-\d+)"),
+        ("node", "ranks", r"\branks? (?P<ranks>\d+-\d+) (?:\(|on |= ?|: ?)(?P<host>[A-Za-z][\w.-]{0,60}(?:\d|-[a-z]))(?![\w.-])"),
+        also=True,
+    ),
+    *rows(
+        Kind.MEMBERS,
+        (
+            "",
+            "ranks",
+            r"\bgroup\b.{0,40}?\b(?:guid |name |id )?(?P<group>\w+)\b[^\d]{0,60}(?:global )?ranks?[ :=]+\[?(?P<ranks>\d+(?:, ?\d+)+)",
+        ),
+        also=True,
+    ),
+    *rows(
         Kind.DIED,
-        ("ray", "a_worker_died", r"A worker died or was killed while executing.*?Worker PID: (?P<pid>\d+)"),
+        (
+            "ray",
+            "a_worker_died",
+            r"A worker died or was killed while executing(?:.*?Worker IP address: (?P<host>[\w.:-]+))?.*?Worker PID: (?P<pid>\d+)",
+        ),
         (
             "ray",
             "actor_died actordied workercrashed",
@@ -124,9 +155,18 @@ ROWS = (
         (
             "shell",
             "segmentation aborted bus_error core_dumped",
-            r"(?P<signal_words>Segmentation fault|Aborted|Bus error|Floating point exception|Illegal instruction)(?: \(core dumped\)|\s*$)",
+            (
+                r"(?P<signal_words>Segmentation fault|Aborted|Bus error"
+                r"|Floating point exception|Illegal instruction)(?:\s+\(core dumped\)|\s*$)"
+            ),
         ),
-        ("segfault_kernel", "segfault_at", r"\w+\[(?P<pid>\d+)\]: segfault at"),
+        # bash: `run.sh: line 12: 88123 Killed   python train.py`
+        (
+            "shell",
+            "line",
+            r": line \d+:\s+(?P<pid>\d+) (?P<signal_words>Killed|Segmentation fault|Aborted|Bus error|Illegal instruction)\b",
+        ),
+        ("segfault_kernel", "segfault_at", r"(?<!\w)\w{1,40}\[(?P<pid>\d{1,10})\]: segfault at"),
         ("terminate", "terminate_called", r"terminate called after throwing"),
     ),
 )

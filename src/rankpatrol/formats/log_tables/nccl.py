@@ -10,7 +10,7 @@ ROWS = (
             "link_down",
             "got_async_event",
             (
-                r"(?P<device>\w+(?::\d+)?) ?:? ?Got (?:async|non-fatal async|fatal async) event ?: ?(?:port error"
+                r"(?<!\w)(?P<device>\w{1,40}(?::\d{1,4})?) ?:? ?Got (?:async|non-fatal async|fatal async) event ?: ?(?:port error"
                 r"|link down|LID change|client reregistration|device fatal)"
             ),
         ),
@@ -40,6 +40,8 @@ ROWS = (
             ),
         ),
         ("connect_failed", "call_to_connect", r"Call to connect (?:to \S+ )?failed ?: ?(?P<why>[\w ]+)"),
+        # gloo's mesh is built once, when a group is: before any step it is the network, or the interface that was chosen.
+        ("connect_failed", "connectfullmesh", r"(?P<why>Gloo connectFullMesh failed)"),
         ("connect_failed", "no_route_to unreachable", r"(?P<why>No route to host|Network is unreachable)"),
         (
             "p2p_off",
@@ -61,12 +63,15 @@ ROWS = (
     ),
     *rows(
         Kind.OBSERVED,
-        ("ras_ahead", "launched_up_to", r"(?P<count>\d+) ranks? ha(?:s|ve) launched up to operation (?P<operation>\d+)"),
+        ("ras_ahead", "launched_up_to", r"(?<!\d)(?P<count>\d{1,9}) ranks? ha(?:s|ve) launched up to operation (?P<operation>\d+)"),
         ("ras_mismatch", "mismatch", r"#\S+ \(\w+\) MISMATCH|\bRUNNING\s+MISMATCH\b"),
         (
             "ras_incomplete",
             "incomplete",
-            r"#\S+ \(\w+\) INCOMPLETE|\bINCOMPLETE\b.*\d+ ranks? (?:did not|unresponsive)|(?P<missing>\d+) missing ranks?",
+            (
+                r"#\S+ \(\w+\) INCOMPLETE|\bINCOMPLETE\b.*?(?<!\d)\d{1,9} ranks? (?:did not"
+                r"|unresponsive)|(?<!\d)(?P<missing>\d{1,9}) missing ranks?"
+            ),
         ),
         ("ras_ok", "running", r"^\s*\d+\s+\d+\s+\d+\s+\d+\s+\d+\s+\d+\s+RUNNING\s+OK"),
         ignore_case=False,

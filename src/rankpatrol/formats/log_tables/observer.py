@@ -17,7 +17,7 @@ ROWS = (
             "",
             "silence output without no_ nothing unchanged last_line since frozen still stuck",
             (
-                r"(?:(?P<n>\d+(?:\.\d+)?) ?(?P<unit>s|sec|seconds?|m|min|minutes?|h"
+                r"(?:(?<!\d)(?P<n>\d{1,12}(?:\.\d{1,6})?) ?(?P<unit>s|sec|seconds?|m|min|minutes?|h"
                 r"|hours?)(?P<n2>\d+)? ?s?) (?:of silence|without (?:a |any )?(?:new )?(?:step|output|line|log"
                 r"|progress|iteration)|no output|with no)"
             ),
@@ -29,7 +29,7 @@ ROWS = (
                 r"(?:silent|no (?:new )?(?:output|progress|steps?|lines?|log)(?: lines?)?|silence|unchanged"
                 r"|not (?:moved|grown|changed))(?: since \S+)?(?:,| \(| for| of| in| since"
                 r"|:)* ?(?:the last )?(?P<n>\d+(?:\.\d+)?) ?(?P<unit>s|sec|seconds?|m|min|minutes?|h"
-                r"|hours?)(?P<n2>\d+)?\b"
+                r"|hours?)(?P<n2>\d+)?\b(?! ?(?:before|earlier|usual))"
             ),
         ),
         also=True,
@@ -63,7 +63,7 @@ ROWS = (
             "",
             "alive still_running running",
             (
-                r"(?:ranks? (?P<ranks>[\d, -]+)|all (?:\d+ )?(?:ranks?|processes|workers)|processes?"
+                r"(?:ranks? (?P<ranks>[\d, -]+)|all (?:(?:\d+|two|four|eight|sixteen|of its|its) )?(?:ranks?|processes|workers)|processes?"
                 r"|pids?).{0,20}?(?:alive|still run(?:ning|s)?|are running)"
             ),
         ),
@@ -95,8 +95,14 @@ ROWS = (
             "previous earlier usual before",
             (
                 r"^\s*(?:--|##?)\s.*?(?:previous|earlier|usual\w*|before|last runs?|past)\b.{0,60}?(?:phases?|times?|gaps?|evals?|saves?"
-                r"|compil\w+|loads?|starts?|took|takes)\b[^\d]{0,20}(?P<seconds>\d+(?:\.\d+)?) ?(?P<unit>s|min|m|h)?"
+                r"|compil\w+|loads?|starts?|took|takes|(?:first|1st) (?:iteration|step"
+                r"|batch))\b[^\d]{0,20}(?P<seconds>\d+(?:\.\d+)?) ?(?P<unit>s|min|m|h)?"
             ),
+        ),
+        (
+            "earlier",
+            "save-checkpoint evaluate load-checkpoint",
+            r"^\s*(?:save-checkpoint|evaluate|load-checkpoint)[\w-]* \.{2,}: \([\d.]+, (?P<ms>\d+\.\d+)\)",
         ),
         (
             "file_grows",
@@ -112,9 +118,39 @@ ROWS = (
                 r"(?:\w+ )?(?:barrier|all_?reduce|broadcast|collective|all_?gather|reduce_scatter|main_process_first)"
             ),
         ),
+        (
+            "others_wait",
+            "rank",
+            (
+                r"^\s*(?:--|##?)\s.*?\branks? (?P<ranks>\d[\d, -]*?)(?: \([\w, .-]+\))?: .{0,80}?\b(?:waiting (?:for|at|in)\b"
+                r"|barrier|all_?reduce|broadcast|all_?gather|reduce_scatter|main_process_first)"
+            ),
+        ),
         ("goes_on", "->", r"(?:step|iter\w*|event|counter|epoch)s?\b[^>]{0,40}?(?P<before>\d+) ?-> ?(?P<after>\d+)"),
+        (
+            "cpu_pressure",
+            "pressure/cpu avg10",
+            r"(?:(?<![\w.-])(?P<host>[\w.-]{1,80}) )?/proc/pressure/cpu:? .{0,40}?some avg10=(?P<share>\d+(?:\.\d+)?)",
+        ),
+        (
+            "load",
+            "load_average",
+            (
+                r"(?:(?<![\w.-])(?P<host>[\w.-]{1,80}) (?:uptime|w"
+                r"|top):? )?(?:.{0,80}?)load average: (?P<load>\d+(?:\.\d+)?).{0,40}?\(?(?P<cpus>\d+) (?:cpus|cores|logical)"
+            ),
+        ),
+        (
+            "port_rate",
+            "rate: speed:",
+            (
+                r"(?:(?<![\w.-])(?P<host>[\w.-]{1,80}) )?(?:ibstat|ibstatus"
+                r"|ethtool)\b ?'?(?P<device>[\w.]{1,40})?.{0,120}?(?:[Rr]ate|Speed): ?(?P<rate>\d+)"
+            ),
+        ),
+        ("downgraded", "downgraded", r"LnkSta:?.*\(downgraded\)"),
         ("loader_lock", "futex lock", r"(?:loader|worker)s?\b.{0,60}(?:futex|lock)"),
-        ("log_size", "log_size size log_file bytes", r"log.{0,20}?size[ =:]+(?P<size>\d+)|(?P<size2>\d+) bytes"),
+        ("log_size", "log_size size log_file bytes", r"log.{0,20}?size[ =:]+(?P<size>\d+)|(?<!\d)(?P<size2>\d{1,15}) bytes"),
         ("buffered", "buffer", r"(?:block|fully?|stdout|output|log).{0,12}buffer(?:ed|ing)?|not flushed"),
         ("cpu_works", "cpu", r"cpu.{0,40}?(?P<cpu>\d{2,4}(?:\.\d+)?) ?%"),
         (
@@ -149,7 +185,42 @@ ROWS = (
                 r"|\bdata(?:_time)?: (?P<data_usual2>\d+\.\d+).{0,60}\btime: (?P<time_usual2>\d+\.\d+)"
             ),
         ),
-        ("rank", "_ms= _s= time=", r"\brank[ =:](?P<rank>\d+).{0,40}?\w+_(?:ms|s|time)=[\d.]+"),
+        # timm: Time: 0.412s, 2485.4/s  (0.420s, 2438.0/s)  LR: 8.000e-04  Data: 0.014 (0.018)
+        (
+            "meter",
+            "data",
+            (
+                r"\bTime:? +(?P<time_now>\d+\.\d+)s?\b[^()]{0,40}\( *(?P<time_usual>\d+\.\d+)s?\b[^()]{0,40}\).{0,60}?"
+                r"\bData:? +(?P<data_now>\d+\.\d+)s? \( *(?P<data_usual>\d+\.\d+)"
+            ),
+        ),
+        (
+            "by_rank",
+            "ms sec time s/",
+            (
+                r"(?<![\w/-])(?P<name>[A-Za-z][\w/-]{0,40})(?: ?[\[(](?:ms|s"
+                r"|sec)[\])])?(?: per (?:step|iter\w*|rank))?(?: by rank)? ?[:=] ?[\[{(]?"
+                r"(?P<pairs>(?:[\[(]?(?:rank ?|r)?\d{1,5}\]? ?[=:] ?\d+(?:\.\d+)? ?(?:ms|s)?[ ,;]+){2,}"
+                r"(?:rank ?|r)?\d{1,5} ?[=:] ?\d+(?:\.\d+)?)"
+            ),
+        ),
+        # A straggler report: one line a rank, `Rank 5: 871.12ms`.
+        ("listed", "ms sec", r"^(?P<value>\d+(?:\.\d+)?) ?(?P<unit>ms|s|sec)$"),
+        # nvidia-resiliency-ext: `Rank=5 Node=a1 Score=0.52`, 1.0 being the fastest.
+        ("score", "score=", r"\bRank=(?P<rank>\d+) Node=\S+ Score=(?P<score>0?\.\d+|1\.0+)"),
+        (
+            "before_after",
+            "after",
+            (
+                r"\bbefore\b[^|;]{0,80}?(?<![\d:.])(?P<before>\d+(?:\.\d+)?) ?s\b.{0,80}?\b(?:after"
+                r"|since|now)\b[^|;]{0,80}?(?<![\d:.])(?P<after>\d+(?:\.\d+)?) ?s\b"
+            ),
+        ),
+        (
+            "rank",
+            "ms= s= time=",
+            r"\brank[ =:](?P<rank>\d+).{0,40}?\w+_(?:ms|s|time)=[\d.]+|(?<!\w)\w{1,40}_(?:ms|s)=[\d.]+.{0,20}\b\w{1,40}_(?:ms|s)=[\d.]+",
+        ),
         also=True,
     ),
 )

@@ -93,11 +93,17 @@ ROWS = (
             "saving",
             "sav ckpt checkpoint upload writing",
             (
-                r"\b(?:sav(?:e|ing|es)|writ(?:e|ing)|upload(?:ing)?|dump(?:ing)?|flush(?:ing)?"
+                r"^(?!.*\b(?:saved|written) (?:to|in|at)\b).*?\b(?:sav(?:e|ing|es)|writ(?:e|ing)|upload(?:ing)?|dump(?:ing)?|flush(?:ing)?"
                 r"|gather(?:ing)?)\b.{0,60}?(?:check-?point|ckpt|model|state[_ ]?dict|optimizer|weights|global_step\d*"
                 r"|snapshot)|(?:check-?point(?:ing)?|ckpt).{0,30}(?:saving|writing|uploading|save started|to be saved)"
                 r"|save_checkpoint"
             ),
+        ),
+        (
+            # One of several shards, and not the last one: the save goes on.
+            "saving",
+            "-of-",
+            r"\b(?:sav(?:ed|ing|e)|wrote|writ(?:ten|ing)|upload(?:ed|ing))\b.{0,200}?-0*+(?P<done>\d+)-of-0*+(?P<total>(?!(?P=done)\b)\d+)",
         ),
         (
             "saved",
@@ -109,23 +115,25 @@ ROWS = (
         ),
         (
             "downloading",
-            "download fetching resolving pulling",
-            r"\bdownload(?:ing)?\b|Fetching \d+ files|Resolving data files|\bpulling\b.{0,30}(?:model|layer|image)",
+            "download fetching resolving pulling b/s]",
+            # A bar with bytes a second is a transfer.
+            r"\bdownload(?:ing)?\b|\d ?[kMGT]?i?B/s\]|Fetching \d+ files|Resolving data files|\bpulling\b.{0,30}(?:model|layer|image)",
         ),
         (
             "preprocessing",
             (
                 "tokeniz map mapping preprocess index packing grouping generating filter caching cache building "
-                "dataset samples shuffl convert extract"
+                "dataset samples shuffl convert extract prepar"
             ),
             (
-                r"\btokeniz(?:e|er|ing|ation)\b|(?-i:\bMap\b) ?(?:\(num_proc|:)|\bpre-?process\w*"
+                r"\btokeniz(?:e|ing|ation)\b|\brunning tokenizer\b|(?-i:\bMap\b) ?(?:\(num_proc|:)|\bpre-?process\w*"
                 r"|\bbuild(?:ing)?\b.{0,30}(?:ind(?:ex|ices)|mapping|dataset|cache|vocab|samples)|\bpacking\b"
                 r"|Grouping texts|Generating .{0,40}(?:split|examples|samples|cache)|\bFilter(?:ing)?\b ?(?:\(num_proc"
                 r"|:|\d)|\bcach(?:e|ing)\b.{0,30}(?:dataset|data|latents|embeddings|features|images)"
                 r"|\bconvert(?:ing)?\b.{0,40}(?:examples|features|format|dataset)"
                 r"|\bextract(?:ing)?\b.{0,30}(?:features|archive|tar|frames)|creating .{0,20}index"
                 r"|\bscanning\b.{0,40}(?:images|labels|files)"
+                r"|\bprepar(?:e|ing)\b.{0,30}\b(?:data\w*|(?:train|val|test|eval)\w* ?(?:set|split|data)|splits?|samples|shards|examples)\b"
             ),
         ),
         (
@@ -172,10 +180,10 @@ ROWS = (
         ),
         (
             "training",
-            "actor_train train_start timer training_start start_training starting_training",
+            "actor_train train_start timer training_start start_training starting_training training_...",
             (
-                r"(?:Timer )?\w*train\w* start(?:ed)?\b|(?:start(?:ing|ed)?|begin(?:ning)?) (?:the )?training"
-                r"|training (?:loop )?(?:starts?|started|begins?)"
+                r"(?:Timer )?(?<!\w)\w{0,30}train\w{0,30} start(?:ed)?\b|(?:start(?:ing|ed)?|begin(?:ning)?) (?:the )?training"
+                r"|training (?:loop )?(?:starts?|started|begins?)|^\s*training \.\.\.\s*$"
             ),
         ),
         also=True,

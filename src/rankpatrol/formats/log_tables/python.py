@@ -57,8 +57,9 @@ ROWS = (
         (
             "loss_nan",
             "nan",
-            r"\b(?:loss|lm loss|grad(?:ient)?[ _]?norm|train_loss)\b['\"]?\s*(?:is|=|:|value is|was)?\s*:?\s*['\"]?(?:nan|-?inf)\b",
+            r"\b(?:loss|lm loss|train_loss)\b['\"]?\s*(?:is|=|:|value is|was)?\s*:?\s*['\"]?(?:nan|-?inf)\b",
         ),
+        ("grad_nan", "nan inf", r"\bgrad(?:ient)?[ _]?norm['\"]?\s*(?:is|=|:)?\s*:?\s*['\"]?(?:nan|-?inf)\b"),
         ("loss_nan", "nan", r"(?:NaN|nan) (?:loss|detected|or inf|gradient)|(?:detected|found|encountered).{0,30}\b(?:nan|inf)\b"),
         ("bus_error", "bus_error", r"\bBus error\b|SIGBUS"),
         (
@@ -85,6 +86,11 @@ ROWS = (
         ),
         also=True,
         ignore_case=False,
+    ),
+    *rows(
+        Kind.OBSERVED,
+        ("loss_number", "loss", r"\b(?:lm |train_)?loss['\"]?\s*(?:is|=|:)?\s*:?\s*['\"]?-?\d"),
+        also=True,
     ),
     *rows(
         Kind.SETTING,

@@ -31,7 +31,8 @@ ROWS = (
             "oom",
             "oom out_of_memory oomkilled out-of-memory oom-kill",
             (
-                r"[Dd]etected \d+ oom[-_ ]kill|DUE TO OUT OF MEMORY|OOMKilled|oom-kill event|Out Of Memory"
+                r"(?<![\w.-])(?P<component>[a-z0-9][a-z0-9.-]{0,80})\s+\d+/\d+\s+OOMKilled"
+                r"|[Dd]etected \d+ oom[-_ ]kill|DUE TO OUT OF MEMORY|OOMKilled|oom-kill event|Out Of Memory"
                 r"|\bOUT_OF_MEMORY\b|task \d+: Out Of Memory"
             ),
         ),

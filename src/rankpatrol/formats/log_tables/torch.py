@@ -108,7 +108,6 @@ ROWS = (
             r"(?:Read|Write) error \[(?P<ip>[^\]]+)\]:(?P<port>\d+): (?:Connection reset by peer|Broken pipe)",
         ),
         ("peer_closed", "connection_reset broken_pipe", r"Connection reset by peer|Broken pipe"),
-        ("peer_closed", "connectfullmesh", r"Gloo connectFullMesh failed"),
         ("remote_gone", "remote_error_detected", r"remote error detected from rank: (?P<from>\d+)"),
         ("remote_gone", "remote_process", r"remote process exited or there was a network error"),
         ("remote_gone", "ncclremoteerror", r"ncclRemoteError"),
