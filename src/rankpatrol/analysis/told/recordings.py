@@ -85,6 +85,9 @@ class _Told:
     """One job's recordings, put in order."""
 
     def __init__(self, recordings: Recordings, errors: Mapping[int, str], timed_out: frozenset[int], world_size: int | None) -> None:
+        # A dump without any entry tells as little as none: whether its rank ran nothing, or its recorder was off, is not in it.
+        full = {rank: ring for rank, ring in recordings.rings.items() if len(ring.calls)}
+        recordings = msgspec.structs.replace(recordings, rings=full or recordings.rings)
         self.recordings = recordings
         self.errors = errors
         self.timed_out = timed_out
@@ -125,7 +128,9 @@ class _Told:
         if found.kind in _DISAGREE and found.proved and _same_place(found):
             return Certainty.PROVED if found.by_lines else Certainty.SUPPORTED
         if found.proved:
-            return Certainty.PROVED if all(self.timed_out & set(each.ranks) for each in found.sides) else Certainty.SUPPORTED
+            # Who else is in it is not known while a dump is missing.
+            seen_all = not self.absent and not self.recordings.unread
+            return Certainty.PROVED if seen_all and all(self.timed_out & set(each.ranks) for each in found.sides) else Certainty.SUPPORTED
         return Certainty.SUPPORTED if self._agreed(found) else Certainty.SUSPECTED
 
     def _agreed(self, found: Desync) -> bool:
