@@ -90,6 +90,11 @@ def test_numbers_that_make_no_sense_number_nobody(variables):
     assert numbered(process(30, 1, variables)) is None
 
 
+def test_a_page_of_digits_is_no_rank():
+    digits = "1" * 5000
+    assert numbered(process(30, 1, {"RANK": digits, "WORLD_SIZE": digits + "9", "LOCAL_RANK": digits})) is None
+
+
 def test_a_member_of_a_group_without_a_number_is_told_of_and_never_guessed():
     spawned = process(30, 10, threads=("gloo_tcp_loop",))
     hidden = process(31, 10, Missing("the kernel refuses it"), threads=("pt_nccl_watchdg",))

@@ -8,6 +8,11 @@ from typing import FrozenSet, Iterable, Set
 _MOST = 65536
 
 
+def is_number(text: str) -> bool:
+    """True for a number that is one of ranks, GPUs or CPUs: any user may write a page of digits into an environment."""
+    return text.isdecimal() and text.isascii() and len(text) <= 9
+
+
 def parse_cpus(text: str) -> FrozenSet[int]:
     """The numbers of a list such as `0-3,8`. Raises ValueError where it is none."""
     found: Set[int] = set()

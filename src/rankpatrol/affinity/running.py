@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rankpatrol.affinity.audit import RunningProcess, Seen, Subject, memory_by_node
+from rankpatrol.affinity.cpus import is_number
 from rankpatrol.affinity.visible import LOCAL_RANKS, local_rank
 from rankpatrol.core.records import Missing, Record
 from rankpatrol.system.process import stat_fields
@@ -64,7 +65,7 @@ def running_process(pid: int) -> RunningRank | Missing:
 
 def read_rank(pid: int, environment: Mapping[str, str], parents: Mapping[int, int]) -> RunningRank:
     """A rank and its descendants, as they are now."""
-    number = next((environment[name] for name in _GLOBAL_RANKS if environment.get(name, "").isdecimal()), None)
+    number = next((environment[name] for name in _GLOBAL_RANKS if is_number(environment.get(name, ""))), None)
     family = [pid, *(child for child in sorted(parents) if pid in _line(child, parents))]
     processes = tuple(process for each in family if (process := _process(each)) is not None)
     if not processes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from rankpatrol.affinity.cpus import is_number
 from rankpatrol.affinity.machine import Gpu
 
 # Where each launcher writes a rank's place on its node: (local rank, ranks on the node).
@@ -50,13 +51,13 @@ def local_rank(environment: Mapping[str, str]) -> LocalRank:
     """A rank's place on its node, by the first launcher that says it."""
     known, launcher = LocalRank(None, None), ""
     for rank, ranks in LOCAL_RANKS:
-        if known.rank is None and environment.get(rank, "").isdecimal():
+        if known.rank is None and is_number(environment.get(rank, "")):
             known = LocalRank(int(environment[rank]), None)
             launcher = rank
         if known.rank is not None and known.ranks is None and rank == launcher:
             # Slurm writes 8(x2) for two nodes of eight tasks, and 8,4 where they differ.
             count, _, more = environment.get(ranks, "").partition("(")
-            known = LocalRank(known.rank, int(count) if count.isdecimal() and more.rstrip(")x0123456789") == "" else None)
+            known = LocalRank(known.rank, int(count) if is_number(count) and more.rstrip(")x0123456789") == "" else None)
     return known
 
 
@@ -107,7 +108,7 @@ def _narrowed(name: str, text: Optional[str], seen: Seen, mig: Mapping[str, str]
 
 def _named(word: str, gpus: Sequence[Gpu], mig: Mapping[str, str]) -> Optional[Gpu]:
     """The GPU that one word stands for: a number, a UUID or its unambiguous beginning, a MIG device."""
-    if word.isdecimal():
+    if is_number(word):
         return gpus[int(word)] if int(word) < len(gpus) else None
     if word.startswith("MIG-GPU-"):  # before driver 470 a MIG device was MIG-<UUID of its GPU>/<instance>/<instance>
         word = word[4:].split("/", 1)[0]

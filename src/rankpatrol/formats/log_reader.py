@@ -9,6 +9,7 @@ from rankpatrol.formats.log_prefixes import Line, peel
 from rankpatrol.formats.log_raised import Raised, Tracebacks
 from rankpatrol.formats.log_stamps import stamp_in
 from rankpatrol.formats.log_tables import REGEXES, ROWS, Row, hinted
+from rankpatrol.formats.long_numbers import without_long_numbers
 from rankpatrol.formats.steps import find_step
 
 # A line that is longer says nothing more that is looked for; a fact keeps less of it.
@@ -58,7 +59,7 @@ class Reader:
     def read(self, number: int, text: str) -> Iterator[Fact]:
         """The facts of one line. Never raises: a line that fits nothing states nothing."""
         self._number = number
-        whole, clock = _without_clock(text[:LONGEST_LINE].rstrip())
+        whole, clock = _without_clock(without_long_numbers(text[:LONGEST_LINE].rstrip()))
         if "datetime: " in whole:
             clock = stamp_in(whole.partition("datetime: ")[2])
         for line in self._mended(whole):

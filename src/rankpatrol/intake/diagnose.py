@@ -17,6 +17,7 @@ from rankpatrol.formats.log_names import teller_of
 from rankpatrol.formats.log_prefixes import peel
 from rankpatrol.formats.log_reader import Reader
 from rankpatrol.formats.log_sieve import Sieve
+from rankpatrol.formats.long_numbers import without_long_numbers
 from rankpatrol.formats.steps import find_step
 from rankpatrol.intake.forms import FILE_FORMS, FOLDER_FORMS, RECORDINGS, STACKS, TEXT_FORMS, Beside, FileForm
 from rankpatrol.intake.sources import Source, chunks, find
@@ -182,7 +183,7 @@ class _Reading:
         return diagnose_stacks("\n\n".join(parts)) or weigh([found for _, text in self._stacks if (found := diagnose_stacks(text))])
 
     def _as_text(self, raw: bytes, rank: int | None) -> None:
-        text = raw.replace(b"\0", b"").decode("utf-8", "replace")
+        text = without_long_numbers(raw.replace(b"\0", b"").decode("utf-8", "replace"))
         for form in TEXT_FORMS:
             if form.name == STACKS:
                 if form.recognises(text):

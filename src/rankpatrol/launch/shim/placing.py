@@ -24,6 +24,7 @@ class Words(NamedTuple):
     only_with: Tuple[str, ...] = ()
 
 
+_MOST_DIGITS = 9
 TORCHRUN = Words("torchrun", "RANK", "LOCAL_RANK", ("WORLD_SIZE",))
 # Slurm is asked last: mpirun in a batch script hands its ranks the script's own SLURM_PROCID, 0. A batch script has no step (srun(1)).
 LAUNCHERS = (
@@ -49,4 +50,5 @@ def place_of(environment: Mapping[str, str], launchers: Tuple[Words, ...] = LAUN
 
 def _number(environment: Mapping[str, str], name: str) -> Optional[int]:
     text = environment.get(name, "")
-    return int(text) if text.isdigit() and text.isascii() else None
+    # Any user may start a process whose RANK is a page of digits.
+    return int(text) if len(text) <= _MOST_DIGITS and text.isdigit() and text.isascii() else None
