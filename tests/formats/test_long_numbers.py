@@ -17,7 +17,7 @@ def test_only_long_numbers_are_cut():
     "line",
     [
         f"NVRM: Xid (PCI:0000:1b:00): {DIGITS}, pid={DIGITS}, name=python",
-        f"[rank{DIGITS}]:[E ProcessGroupNCCL.cpp:632] [Rank {DIGITS}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={DIGITS}",
+        f"[rank{DIGITS}]:[E ProcessGroupNCCL.cpp:632] [Rank {DIGITS}] Watchdog caught collective operation timeout: X(SeqNum={DIGITS}",
         f'Process {DIGITS}: python train.py\nPython v3.11.7\n\nThread {DIGITS} (idle): "MainThread"\n    wait (threading.py:{DIGITS})',
         f"Out of memory: Killed process {DIGITS} (python) total-vm:{DIGITS}kB, anon-rss:{DIGITS}kB",
     ],

@@ -105,7 +105,11 @@ def seal(folder):
 
 def test_a_sealed_bundle_answers_for_itself(tmp_path):
     seal(tmp_path / "1")
-    assert diagnose((str(tmp_path / "1"),)).diagnosis.culprit_ranks == (3,)
+    found = diagnose((str(tmp_path / "1"),)).diagnosis
+    assert found.culprit_ranks == (3,)
+    # This one has no manifest to speak of: it proves nothing.
+    assert found.certainty is Certainty.SUSPECTED
+    assert "not as it was sealed" in found.reasons_against[0]
 
 
 def test_a_job_directory_answers_with_its_last_incident(tmp_path):

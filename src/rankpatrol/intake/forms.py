@@ -13,9 +13,10 @@ from rankpatrol.analysis.told.listings import diagnose_listing
 from rankpatrol.analysis.told.pasted_dumps import diagnose_pasted_dumps, looks_like_pasted_dumps
 from rankpatrol.analysis.told.recordings import diagnose_recordings
 from rankpatrol.analysis.told.stacks import diagnose_stacks
-from rankpatrol.core.diagnosis import Diagnosis
+from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.errors import BadInput
 from rankpatrol.core.records import Record
+from rankpatrol.evidence.manifest import verify
 from rankpatrol.evidence.reading import load_diagnosis
 from rankpatrol.formats.fr_trace_text import looks_like_fr_trace
 from rankpatrol.formats.stack_text import looks_like_stacks
@@ -67,9 +68,18 @@ def _last_bundle(job_dir: Path) -> Path | None:
     return max(sealed, key=lambda folder: (len(folder.name), folder.name), default=None)
 
 
+def _of_bundle(folder: Path) -> Diagnosis:
+    """What was sealed; of a bundle that is not as it was sealed no more than a suspicion. Raises a PatrolError."""
+    found, seen = load_diagnosis(folder), verify(folder)
+    if seen.ok:
+        return found
+    doubt = f"this bundle is not as it was sealed: {seen.problems[0]}"
+    return msgspec.structs.replace(found, certainty=Certainty.SUSPECTED, reasons_against=(doubt, *found.reasons_against))
+
+
 def _of_last_incident(job_dir: Path) -> Diagnosis | None:
     bundle = _last_bundle(job_dir)
-    return load_diagnosis(bundle) if bundle is not None else None
+    return _of_bundle(bundle) if bundle is not None else None
 
 
 def _carries_a_rank(path: Path) -> bool:
@@ -97,7 +107,7 @@ def _may_be_listing(text: str) -> bool:
 RECORDINGS, STACKS = "flight recording", "stacks"
 # Where a folder's form has no answer, its files are read one by one.
 FOLDER_FORMS: tuple[FolderForm, ...] = (
-    FolderForm("sealed bundle", _is_bundle, load_diagnosis),
+    FolderForm("sealed bundle", _is_bundle, _of_bundle),
     FolderForm("job directory with a sealed incident", lambda folder: _last_bundle(folder) is not None, _of_last_incident),
 )
 FILE_FORMS: tuple[FileForm, ...] = (FileForm(RECORDINGS, _carries_a_rank, begins_like_a_recording, _recordings),)

@@ -10,7 +10,7 @@ from rankpatrol.formats.file_listing import Listed, parse_listing
 
 _CHECKPOINT = re.compile(
     r"\.(pt|pth|ckpt|bin|safetensors|distcp|tar|pdparams|msgpack|index)(\.tmp|\.part|\.incomplete)?$|\.metadata$|optim_states|model_states|"
-    r"mp_rank_\d+|zero_pp_rank|(^|/)latest\w*(\.txt)?$|common\.pt$|(checkpoint|ckpt|global_step|step|iter)[-_]?\w*$",
+    r"mp_rank_\d+|zero_pp_rank|(^|/)latest\w*(\.txt)?$|common\.pt$|(^|[/_.-])(checkpoint|ckpt|global_step|step|iter)s?([-_]\w*|\d\w*)?$",
     re.IGNORECASE,
 )
 _UNFINISHED = re.compile(r"\.(tmp|temp|part|partial|incomplete|writing|inprogress)(\.|$)|[._]tmp$|(^|/)\.?tmp[-_]", re.IGNORECASE)
