@@ -88,7 +88,9 @@ class SlurmSite:
         self.scheduler = SlurmJobs(SlurmClient(), SystemClock())
 
     def start(self) -> str:
-        self._jobs.append(self.cluster.submit("srun --kill-on-bad-exit=1 sleep 600", "-N1", "--requeue"))
+        sleeper = self.cluster.base / "sleeper.py"
+        sleeper.write_text(SLEEPER)
+        self._jobs.append(self.cluster.submit(f"srun -n2 --kill-on-bad-exit=1 {sys.executable} {sleeper}", "-N1", "-n2", "--requeue"))
         wait_for(lambda: any(step.startswith(f"{self._jobs[-1]}.0 ") for step in self.scheduler.describe(self._jobs[-1]).steps), 20)
         return self._jobs[-1]
 

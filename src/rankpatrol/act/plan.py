@@ -1,5 +1,6 @@
 """What will be done, as data. Pure: `--dry-run` prints the very object that would be executed."""
 
+from rankpatrol.act.job_steps import JobStep
 from rankpatrol.core.records import Record
 from rankpatrol.core.starts import NextStart, SuspectFile
 
@@ -23,7 +24,8 @@ class EndJob(Record, frozen=True, tag="end_job", kw_only=True):
     job: str
 
 
-Step = ResumeFrom | EndAttempt | EndJob
+AttemptStep = ResumeFrom | EndAttempt | EndJob
+Step = AttemptStep | JobStep
 
 
 class ActionPlan(Record, frozen=True, kw_only=True):

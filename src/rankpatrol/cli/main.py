@@ -12,6 +12,7 @@ from rankpatrol.core.errors import ExitCode, PatrolError
 # Imported only when called: `rankpatrol --version` stays quick, and a broken part does not take the others along.
 _COMMANDS = {
     "run": ("rankpatrol.cli.run", "run"),
+    "end": ("rankpatrol.cli.end", "end"),
     "watch": ("rankpatrol.cli.watch", "watch"),
     "status": ("rankpatrol.cli.status", "status"),
     "why": ("rankpatrol.cli.status", "why"),

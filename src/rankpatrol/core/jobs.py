@@ -48,9 +48,13 @@ class JobStatus(Record, frozen=True, kw_only=True):
 
 
 class JobProcess(Record, frozen=True, kw_only=True):
-    """One process of a job on this node, in which step, and whose word that is: cgroup, listpids or environ."""
+    """One process of a job on this node, in which step, and whose word that is: cgroup, listpids, environ or shim.
+
+    `node` is the scheduler's name of this node, where the process knows it.
+    """
 
     process: ProcessId
     step: str
     told_by: str
     rank: int | None = None
+    node: str | None = None

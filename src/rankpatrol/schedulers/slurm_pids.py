@@ -31,6 +31,12 @@ def processes_of(job: str, listpids: Callable[[], str | Missing]) -> tuple[JobPr
     )
 
 
+def is_inside(job: str) -> bool:
+    """True where this very process is a part of the job: by its cgroup, else by what it was started with."""
+    where = step_of(_text(os.getpid(), "cgroup"))
+    return where[0] == job if where is not None else os.environ.get("SLURM_JOB_ID") == job
+
+
 def step_of(cgroups: str) -> tuple[str, str] | None:
     """Job and step by the text of /proc/PID/cgroup, or None where it is in no cgroup of Slurm's."""
     for line in cgroups.splitlines():
@@ -51,26 +57,27 @@ def _by_cgroup(job: str) -> Iterator[JobProcess]:
     for pid in _pids():
         where = step_of(_text(pid, "cgroup"))
         if where is not None and where[0] == job and (process := identify(pid)) is not None:
-            yield JobProcess(process=process, step=where[1], told_by="cgroup")
+            yield JobProcess(process=process, step=where[1], told_by="cgroup", node=_node(pid))
 
 
 def _by_listpids(job: str, told: str) -> Iterator[JobProcess]:
     for pid, its_job, step, rank in listed(told):
         if its_job == job and (process := identify(pid)) is not None:
-            yield JobProcess(process=process, step=step, told_by="listpids", rank=rank if step.isdecimal() else None)
+            yield JobProcess(process=process, step=step, told_by="listpids", rank=rank if step.isdecimal() else None, node=_node(pid))
 
 
 def _by_environ(job: str) -> Iterator[JobProcess]:
     """Of a numbered step only: the batch script and srun itself wear a task's variables too, and a submit shell leaks an outer job's."""
     for pid in _pids():
-        stat = _text(pid, "stat")
-        # Its environment lies in the process's own memory: whoever reads that of one in D state could hang as well.
-        if not stat or stat_fields(stat)[0] in "DZX":
-            continue
         values = _variables(pid)
         step = values.get("SLURM_STEP_ID", "")
         if values.get("SLURM_JOB_ID") == job and step.isdecimal() and (process := identify(pid)) is not None:
-            yield JobProcess(process=process, step=step, told_by="environ")
+            yield JobProcess(process=process, step=step, told_by="environ", node=values.get("SLURMD_NODENAME"))
+
+
+def _node(pid: int) -> str | None:
+    """Slurm's name of the node, which need not be the host's."""
+    return _variables(pid).get("SLURMD_NODENAME")
 
 
 def _pids() -> Iterator[int]:
@@ -85,6 +92,10 @@ def _text(pid: int, name: str) -> str:
 
 
 def _variables(pid: int) -> dict[str, str]:
+    """Its environment lies in the process's own memory: whoever reads that of one in D state could hang as well."""
+    stat = _text(pid, "stat")
+    if not stat or stat_fields(stat)[0] in "DZX":
+        return {}
     try:
         with Path(f"/proc/{pid}/environ").open("rb") as environ:
             pairs = environ.read(_MOST_ENVIRON_BYTES).split(b"\0")
