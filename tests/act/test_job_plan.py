@@ -32,10 +32,11 @@ def test_from_outside_a_job_is_held_until_its_checkpoint_was_read():
     ]
 
 
-def test_from_inside_everything_that_can_fail_comes_before_the_requeue_but_exclusions():
-    """Slurm takes exclusions of an ending or pending job, and never of a running one."""
+def test_from_inside_everything_that_can_fail_comes_before_the_requeue():
+    """Nodes are excluded in the same breath: Slurm takes exclusions of an ending job, and never of a running one."""
     policy = RequeuePolicy(avoid=("n2",), checkpoints="/ckpt", inside=True)
-    assert words(requeue_plan(SEEN, policy, job="8123")) == ["confirm_checkpoint", "confirm_job", "requeue_job", "exclude_nodes"]
+    assert words(requeue_plan(SEEN, policy, job="8123")) == ["confirm_checkpoint", "confirm_job", "requeue_job"]
+    assert requeue_plan(SEEN, policy, job="8123").steps[-1] == RequeueJob(seen=SEEN, held=False, without=("n2",))
     drained = RequeuePolicy(avoid=("n2",), checkpoints="/ckpt", inside=True, drain=True)
     assert words(requeue_plan(SEEN, drained, job="8123")) == ["confirm_checkpoint", "confirm_job", "drain_nodes", "requeue_job"]
 
@@ -88,7 +89,7 @@ class RecordingJobs:
     def terminate(self, seen):
         return self._did("terminate")
 
-    def requeue(self, seen, *, held):
+    def requeue(self, seen, *, held, without=()):
         return self._did("requeuehold" if held else "requeue")
 
     def avoid(self, job, nodes, how):

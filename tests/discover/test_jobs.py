@@ -68,12 +68,27 @@ def test_under_srun_a_torchruns_own_rank_variable_wins():
     assert (len(job.ranks), job.name, {each.told_by for each in job.ranks}) == (4, "812", {"RANK"})
 
 
+def test_a_torchrun_that_srun_has_numbered_is_no_rank():
+    srun = {"SLURM_JOB_ID": "812", "SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_STEP_ID": "0"}
+    ours = process(9, 1, srun, name="python3", command=("python3", "-m", "rankpatrol", "run", "torchrun"))
+    launcher = process(10, 9, srun, name="python3", command=("python3", "my_launcher.py"))
+    ranks = [rank(number, 20 + number, environment=srun) for number in range(4)]
+    (job,) = survey([ours, launcher, *ranks]).jobs
+    assert len(job.ranks) == 4
+    assert survey([ours]).jobs == ()
+
+
+def test_a_batch_script_has_a_tasks_number_and_is_no_task():
+    batch = {"SLURM_JOB_ID": "812", "SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}
+    assert numbered(process(30, 1, batch)) is None
+
+
 @pytest.mark.parametrize(
     ("variables", "told_by"),
     [
         ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}, "OMPI_COMM_WORLD_RANK"),
         ({"PMI_RANK": "3", "PMI_SIZE": "8"}, "PMI_RANK"),
-        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_LOCALID": "3"}, "SLURM_PROCID"),
+        ({"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_LOCALID": "3", "SLURM_STEP_ID": "0"}, "SLURM_PROCID"),
     ],
 )
 def test_other_launchers_number_their_ranks_too(variables, told_by):

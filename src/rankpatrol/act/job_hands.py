@@ -27,7 +27,7 @@ class JobHands(Record, frozen=True, kw_only=True):
             case TerminateJob(seen):
                 return _done(self.scheduler.terminate(seen))
             case RequeueJob():
-                return _done(self.scheduler.requeue(step.seen, held=step.held))
+                return _done(self.scheduler.requeue(step.seen, held=step.held, without=step.without))
             case AvoidNodes():
                 return _done(self.scheduler.avoid(step.job, step.nodes, "drain" if step.drain else "exclude"))
             case ReleaseJob(job):

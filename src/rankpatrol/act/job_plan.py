@@ -40,8 +40,8 @@ def requeue_plan(seen: JobStatus, policy: RequeuePolicy, *, job: str, incident: 
     elif policy.drain:
         steps = (*checked, ConfirmJob(seen), *avoided, RequeueJob(seen=seen, held=False))
     else:
-        # Slurm takes no exclusions for a running job, but does so while it ends: KillWait leaves the caller 30 s for that.
-        steps = (*checked, ConfirmJob(seen), RequeueJob(seen=seen, held=False), *avoided)
+        # Slurm takes no exclusions for a running job, but does so while it ends: in the same breath, since the caller may end as well.
+        steps = (*checked, ConfirmJob(seen), RequeueJob(seen=seen, held=False, without=policy.avoid))
     return _plan(seen, job, incident, steps)
 
 

@@ -25,10 +25,11 @@ class TerminateJob(Record, frozen=True, tag="terminate_job"):
 
 
 class RequeueJob(Record, frozen=True, tag="requeue_job", kw_only=True):
-    """End this run of the job and queue it again under its id; `held`: until it is released."""
+    """End this run of the job and queue it again under its id; `held`: until it is released; `without`: not on these nodes."""
 
     seen: JobStatus
     held: bool
+    without: tuple[str, ...] = ()
 
 
 class AvoidNodes(Record, frozen=True, tag="avoid_nodes", kw_only=True):
@@ -54,7 +55,7 @@ def in_words(step: JobStep) -> tuple[str, str]:
         case ConfirmJob(seen) | TerminateJob(seen):
             return ("confirm_job" if isinstance(step, ConfirmJob) else "terminate_job"), seen.job
         case RequeueJob():
-            return ("requeue_job_held" if step.held else "requeue_job"), step.seen.job
+            return ("requeue_job_held" if step.held else "requeue_job"), " without ".join((step.seen.job, *step.without))
         case ConfirmCheckpoint():
             return "confirm_checkpoint", step.directory
         case AvoidNodes():

@@ -49,10 +49,11 @@ GRACE_S = 5.0
 
 
 class Outlook(Record, frozen=True, kw_only=True):
-    """What the failures so far mean for the next attempt: data to beware of, and not to start before when."""
+    """What the failures so far mean for the next attempt: data to beware of, not to start before when, and what the last one failed of."""
 
     suspect_files: tuple[SuspectFile, ...] = ()
     not_before_unix_s: float | None = None
+    failed_of: str | None = None
 
     def says_something(self) -> bool:
         """False where the next attempt starts as any."""

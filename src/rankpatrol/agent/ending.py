@@ -1,7 +1,5 @@
 """Ends or requeues a job because a person says so: the evidence is sealed first, then the job's own scheduler does it."""
 
-import contextlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from rankpatrol.act.job_plan import RequeuePolicy, end_plan, requeue_plan
 from rankpatrol.act.plan import ActionPlan, Verified
 from rankpatrol.agent.checkpoint_watch import CheckpointWatch, verified
 from rankpatrol.agent.end_evidence import Sight, seal_sight, see_found, see_local
+from rankpatrol.agent.leases import leased, local_lease, slurm_lease
 from rankpatrol.core.errors import BadInput, ExitCode, PatrolError
 from rankpatrol.core.jobs import JobState, JobStatus
 from rankpatrol.core.records import Missing, Record
@@ -25,10 +24,7 @@ from rankpatrol.schedulers.slurm_client import SlurmClient, installed
 from rankpatrol.schedulers.slurm_pids import is_inside
 from rankpatrol.schedulers.slurm_words import is_job_id
 from rankpatrol.system.clock import Clock
-from rankpatrol.system.lease import take_lease
 
-# SIGTERM, KillWait and the epilogs may take minutes, and the checkpoint is read after them.
-LEASE_S = 900.0
 _CHECK_S = 120.0
 
 
@@ -75,7 +71,7 @@ def target_of(job: str, clock: Clock) -> Target:
         status, run_dir = _running(local.describe(job)), local.run_dir(job)
         if run_dir is None:
             raise JobUnknown(f"the job of {folder} has just ended")
-        return Target(scheduler=local, status=status, lease_folder=run_dir.path / "lease", inside=False, can_hold=False, run_dir=run_dir)
+        return Target(scheduler=local, status=status, lease_folder=local_lease(run_dir), inside=False, can_hold=False, run_dir=run_dir)
     if not is_job_id(job) or not installed():
         raise BadInput(f"there is no job {job[:80]!r} here", help=_WHICH)
     scheduler = SlurmJobs(SlurmClient(), clock)
@@ -83,7 +79,7 @@ def target_of(job: str, clock: Clock) -> Target:
     return Target(
         scheduler=scheduler,
         status=status,
-        lease_folder=lease_root() / f"slurm-{status.job}",
+        lease_folder=slurm_lease(status.job),
         inside=is_inside(status.local_id),
         can_hold=True,
     )
@@ -118,24 +114,12 @@ def carry_out(case: Case, folder: Path, clock: Clock, tell_of: Callable[[SealedB
     `tell_of` is given the sealed evidence, and returns who is told of each step.
     """
     target, sight, plan = case.target, case.sight, case.plan
-    lease = take_lease(target.lease_folder, "rankpatrol end", clock, lasts_s=LEASE_S)
-    try:
+    with leased(target.lease_folder, "rankpatrol end", clock) as lease:
         of = IncidentRef(job=plan.job, attempt=plan.attempt, incident=plan.incident, onset_unix_s=clock.unix_s())
         asked = {"scheduler": target.scheduler.name, "status": msgspec.to_builtins(target.status), "plan": msgspec.to_builtins(plan)}
         bundle = seal_sight(folder / "incidents" / str(plan.incident), of, sight, asked, clock)
         hands = JobHands(scheduler=target.scheduler, checkpoint=_newest_good, why_not=lease.why_not)
         return execute(plan, bundle, hands, clock, tell_of(bundle))
-    finally:
-        with contextlib.suppress(OSError):  # the run directory goes with its job
-            lease.give_back()
-
-
-def lease_root() -> Path:
-    """Where leases of a cluster's jobs lie: RANKPATROL_LEASES, else the user's state directory, which nodes share where homes do."""
-    if chosen := os.environ.get("RANKPATROL_LEASES"):
-        return Path(chosen)
-    state = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(state) if state.startswith("/") else Path.home() / ".local" / "state") / "rankpatrol" / "leases"
 
 
 _WHICH = "Give a job directory, the name of one in rankpatrol-runs, or (where Slurm's commands are) a Slurm job id."

@@ -2,16 +2,18 @@
 
 from pathlib import Path
 
-from rankpatrol.act.execute import StepReport, execute
+from rankpatrol.act.execute import StepReport, Tell, execute
 from rankpatrol.act.plan import ActionPlan, Outlook, next_start, plan, stop
 from rankpatrol.agent.checkpoint_watch import CheckpointWatch, verified
 from rankpatrol.agent.eyes import Eyes
+from rankpatrol.agent.inside_slurm import InsideSlurm
+from rankpatrol.agent.leases import leased, local_lease
 from rankpatrol.agent.lemon_watch import LemonWatch
 from rankpatrol.agent.sealing import Sealer
 from rankpatrol.agent.teller import Teller
 from rankpatrol.core.durations import say_duration
 from rankpatrol.core.errors import PatrolError
-from rankpatrol.evidence.bundle import reopen
+from rankpatrol.evidence.bundle import SealedBundle, reopen
 from rankpatrol.evidence.shelf import shelve
 from rankpatrol.incident.records import FINAL_VERDICTS, IncidentState
 from rankpatrol.launch.rundir import JobSpec, OrderedEnd, RunDir
@@ -39,6 +41,7 @@ class Recovery:
         self._spec, self._run_dir, self._eyes, self._clock, self._teller = spec, run_dir, eyes, clock, teller
         self.courier: Courier = teller.courier
         self.scheduler = LocalScheduler(run_dir)
+        self._slurm = InsideSlurm.here(clock)
         self.checkpoints = CheckpointWatch(spec.checkpoints)
         self._sealer = Sealer(spec, run_dir, clock)
         self.lemons = LemonWatch(spec, lemon_path(), lambda problem: self.announce(problem, "plain"))
@@ -66,8 +69,23 @@ class Recovery:
         def tell(report: StepReport) -> None:
             self._teller.step(state, report)
 
-        if not execute(self._plan(state, outlook), proof, self.scheduler, self._clock, tell):
-            raise NotRecovered(f"attempt {state.attempt} could not be ended")
+        with leased(local_lease(self._run_dir), "the job's own agent", self._clock):
+            if self._requeued(state, outlook, proof, tell):
+                return
+            if not execute(self._plan(state, outlook), proof, self.scheduler, self._clock, tell):
+                raise NotRecovered(f"attempt {state.attempt} could not be ended")
+
+    def _requeued(self, state: IncidentState, outlook: Outlook, proof: SealedBundle, tell: Tell) -> bool:
+        """Restarts in place come first. Where those have ended, another node may do: True where Slurm has queued the job again."""
+        if state.diagnosis.verdict not in FINAL_VERDICTS or self._slurm is None:
+            return False
+        wanted = self._slurm.plan(state, outlook.failed_of, self._run_dir, self._spec)
+        if isinstance(wanted, str):
+            self.announce(f"Slurm job {self._slurm.job} is not requeued: {wanted}", "plain")
+            return False
+        with leased(self._slurm.lease_folder, "the job's own agent", self._clock) as lease:
+            self.announce(f"requeueing Slurm job {self._slurm.job} without this node", "verdict")
+            return execute(wanted, proof, self._slurm.hands(lease, self.checkpoints), self._clock, tell)
 
     def remember(self, state: IncidentState) -> None:
         """Keep the culprits' nodes for other jobs."""

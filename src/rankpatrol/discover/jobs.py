@@ -7,12 +7,13 @@ from rankpatrol.discover.records import Candidate, FoundJob, FoundRank, Survey, 
 
 
 class Numbering(Record, frozen=True, kw_only=True):
-    """The variables in which one family of launchers tells a process its place."""
+    """The variables in which one family of launchers tells a process its place; `only_with` must be a number besides."""
 
     told_by: str
     rank: str
     world_size: str
     local_rank: str
+    only_with: str | None = None
 
 
 # The first that is complete counts: under srun each torchrun has SLURM_PROCID, which numbers nodes, and its ranks have RANK besides.
@@ -25,13 +26,17 @@ NUMBERINGS = (
         local_rank="OMPI_COMM_WORLD_LOCAL_RANK",
     ),
     Numbering(told_by="PMI_RANK", rank="PMI_RANK", world_size="PMI_SIZE", local_rank="MPI_LOCALRANKID"),
-    Numbering(told_by="SLURM_PROCID", rank="SLURM_PROCID", world_size="SLURM_NTASKS", local_rank="SLURM_LOCALID"),
+    # A batch script and all that it starts itself have SLURM_PROCID=0, and no step.
+    Numbering(
+        told_by="SLURM_PROCID", rank="SLURM_PROCID", world_size="SLURM_NTASKS", local_rank="SLURM_LOCALID", only_with="SLURM_STEP_ID"
+    ),
 )
 # What names a job, where a launcher does: torchrun writes the word "none" where it was given no --rdzv-id.
 JOB_VARIABLES = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "KUBEFLOW_TRAINJOB_NAME", "PBS_JOBID", "LSB_JOBID")
 OTHER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANKPATROL_RUN_DIR")
 VARIABLES = frozenset({
     *(name for each in NUMBERINGS for name in (each.rank, each.world_size, each.local_rank)),
+    *(each.only_with for each in NUMBERINGS if each.only_with is not None),
     *JOB_VARIABLES,
     *OTHER_VARIABLES,
 })  # fmt: skip
@@ -70,9 +75,23 @@ def survey(candidates: Iterable[Candidate]) -> Survey:
         elif rank is None and GROUP_THREADS & candidate.thread_names:
             unnumbered.append(Unnumbered(process=candidate.id, name=candidate.name, why=_why_unnumbered(candidate)))
     jobs: dict[str, list[tuple[Candidate, FoundRank]]] = {}
-    for (key, _), found in sorted(placed.items()):
+    for (key, _), found in sorted(_without_launchers(placed, seen).items()):
         jobs.setdefault(key, []).append(_the_rank_itself(found, seen))
     return Survey(jobs=tuple(_job(key, members, seen) for key, members in jobs.items()), unnumbered=tuple(unnumbered))
+
+
+def _without_launchers(
+    placed: dict[tuple[str, int], list[tuple[Candidate, FoundRank]]], seen: Mapping[int, Candidate]
+) -> dict[tuple[str, int], list[tuple[Candidate, FoundRank]]]:
+    """Under srun a torchrun has a task's number itself: whoever stands above ranks that it has numbered is none."""
+    above = {pid: candidate.parent_pid for pid, candidate in seen.items()}
+    by_others = [candidate for found in placed.values() for candidate, rank in found if rank.told_by != "SLURM_PROCID"]
+    launchers = {pid for candidate in by_others for pid in _line(candidate.parent_pid, above)}
+    kept = {
+        place: [(candidate, rank) for candidate, rank in found if rank.told_by != "SLURM_PROCID" or candidate.id.pid not in launchers]
+        for place, found in placed.items()
+    }
+    return {place: found for place, found in kept.items() if found}
 
 
 def numbered(candidate: Candidate) -> FoundRank | None:
@@ -80,6 +99,8 @@ def numbered(candidate: Candidate) -> FoundRank | None:
     if isinstance(candidate.environment, Missing):
         return None
     for numbering in NUMBERINGS:
+        if numbering.only_with is not None and not candidate.environment.get(numbering.only_with, "").isdecimal():
+            continue
         values = [candidate.environment.get(name, "") for name in (numbering.rank, numbering.world_size, numbering.local_rank)]
         if values[0].isdecimal() and values[1].isdecimal() and int(values[0]) < int(values[1]):
             return FoundRank(
@@ -127,7 +148,8 @@ def _is_python(candidate: Candidate) -> bool:
 
 
 def _is_ours(candidate: Candidate) -> bool:
-    return not isinstance(candidate.command, Missing) and any(mark in word for word in candidate.command[:6] for mark in _OURS)
+    words = () if isinstance(candidate.command, Missing) else candidate.command[:6]
+    return any(mark in word for word in words for mark in _OURS) or any(word.rpartition("/")[2] == "rankpatrol" for word in words[:4])
 
 
 def _the_rank_itself(found: list[tuple[Candidate, FoundRank]], seen: Mapping[int, Candidate]) -> tuple[Candidate, FoundRank]:

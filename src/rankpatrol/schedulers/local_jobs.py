@@ -83,11 +83,11 @@ class LocalJobs:
         over = self._comes_true(lambda: self.describe(seen.job).state is JobState.ENDED, self._waits.gone_s)
         return "" if over else f"the launcher has not ended after {self._waits.gone_s:g} s"
 
-    def requeue(self, seen: JobStatus, *, held: bool) -> str:
+    def requeue(self, seen: JobStatus, *, held: bool, without: tuple[str, ...] = ()) -> str:
         """End the attempt through its shims; the launcher starts the next one, where it has a restart left."""
         run_dir = self.run_dir(seen.job)
-        if held:
-            return f"{_ONE_MACHINE} and cannot be held"
+        if held or without:
+            return f"{_ONE_MACHINE}, and cannot be held or moved"
         if (refused := changed(seen, self.describe(seen.job))) or run_dir is None:
             return refused
         report = LocalScheduler(run_dir).end_attempt(seen.restarts or 0, _GRACE_S)

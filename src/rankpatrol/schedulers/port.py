@@ -60,8 +60,11 @@ class JobScheduler(Protocol):
         """End it for good."""
         ...
 
-    def requeue(self, seen: JobStatus, *, held: bool) -> str:
-        """End it and have it start again under the same id; `held`: not before it is released, and off its nodes when this returns."""
+    def requeue(self, seen: JobStatus, *, held: bool, without: tuple[str, ...] = ()) -> str:
+        """End it and have it start again under the same id; `held`: not before it is released, and off its nodes when this returns.
+
+        `without`: nodes to exclude in the same breath, for a caller who may be ended by this very order.
+        """
         ...
 
     def avoid(self, job: str, nodes: tuple[str, ...], how: Avoid) -> str:

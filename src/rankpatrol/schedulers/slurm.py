@@ -60,11 +60,22 @@ class SlurmJobs:
 
         return self._until(seen.job, over, self._waits.gone_s, said)
 
-    def requeue(self, seen: JobStatus, *, held: bool) -> str:
-        """By scontrol requeue or requeuehold. Held: waits until it is off its nodes; else until the order is seen to be taken."""
+    def requeue(self, seen: JobStatus, *, held: bool, without: tuple[str, ...] = ()) -> str:
+        """By scontrol requeue or requeuehold. Held: waits until it is off its nodes; else until the order is seen to be taken.
+
+        Exclusions are refused of a running job, and taken while it ends. From inside the job that is a matter of milliseconds: its batch
+        script dies of SIGTERM, and all that is left of it goes at once, whatever KillWait says; unless the script traps it, or became us.
+        """
+        wanted = self._exclusions(seen.job, without)
+        if isinstance(wanted, Missing):
+            return f"which nodes it avoids already cannot be read: {wanted.reason}"
         if refused := self._changed(seen) or _never(seen):
             return refused
-        said = self._client.tell("scontrol", "requeuehold" if held else "requeue", seen.job)
+        order = "requeuehold" if held else "requeue"
+        if without:
+            said = self._client.tell_together(f"{order} {seen.job}", f"update JobId={seen.job} ExcNodeList={','.join(wanted)}")
+        else:
+            said = self._client.tell("scontrol", order, seen.job)
 
         def taken(now: JobStatus) -> bool:
             return now.restarts is not None and seen.restarts is not None and now.restarts > seen.restarts
@@ -72,7 +83,8 @@ class SlurmJobs:
         def off_its_nodes(now: JobStatus) -> bool:
             return taken(now) and now.state is JobState.PENDING and now.held
 
-        return self._until(seen.job, off_its_nodes if held else taken, self._waits.gone_s if held else self._waits.taken_s, said)
+        problem = self._until(seen.job, off_its_nodes if held else taken, self._waits.gone_s if held else self._waits.taken_s, said)
+        return problem or (self._exclude(seen.job, without) if without else "")
 
     def avoid(self, job: str, nodes: tuple[str, ...], how: Avoid) -> str:
         """Exclude them from this job, or drain them for all jobs (which takes an operator's rights)."""
@@ -102,16 +114,22 @@ class SlurmJobs:
         return changed(seen, self._look(seen.job))
 
     def _exclude(self, job: str, nodes: tuple[str, ...]) -> str:
-        before = self._client.avoided(job)
-        if isinstance(before, Missing):
-            return f"which nodes it avoids already cannot be read: {before.reason}"
-        # An update replaces the list: the user's own exclusions stay in it.
-        wanted = tuple(dict.fromkeys((*before, *nodes)))
+        wanted = self._exclusions(job, nodes)
+        if isinstance(wanted, Missing):
+            return f"which nodes it avoids already cannot be read: {wanted.reason}"
         said = self._client.tell("scontrol", "update", f"JobId={checked_job(job)}", f"ExcNodeList={','.join(wanted)}")
         now = self._client.avoided(job)
         if not isinstance(now, Missing) and set(nodes) <= set(now):
             return ""
         return said or "Slurm took the order, but the nodes are not excluded"
+
+    def _exclusions(self, job: str, nodes: tuple[str, ...]) -> tuple[str, ...] | Missing:
+        """An update replaces the list: the user's own exclusions stay in it."""
+        if not nodes:
+            return ()
+        before = self._client.avoided(job)
+        names = tuple(checked_node(node) for node in nodes)
+        return before if isinstance(before, Missing) else tuple(dict.fromkeys((*before, *names)))
 
     def _drain(self, job: str, nodes: tuple[str, ...]) -> str:
         problems = []

@@ -1,0 +1,53 @@
+"""A training under `rankpatrol run` in a batch job: restarts in place come first, then a requeue without the node."""
+
+import json
+import sys
+
+import pytest
+from sites import STANDIN, wait_for
+from slurm_cluster import Cluster
+
+pytestmark = pytest.mark.timeout(120)
+
+FAILS = """
+import os, time
+print("step 7/100 loss 0.1", flush=True)
+time.sleep(3)
+if os.environ.get("SLURM_RESTART_COUNT", "0") != "0":
+    time.sleep(600)
+if os.environ["RANK"] == "1":
+    os.kill(os.getpid(), 7)  # SIGBUS, as of bad memory
+time.sleep(600)
+"""
+
+
+def submit(slurm: Cluster, tmp_path, *options: str) -> str:
+    (tmp_path / "fails.py").write_text(FAILS)
+    words = f"exec {sys.executable} -m rankpatrol run --no-probe --job-dir {tmp_path}/job-${{SLURM_RESTART_COUNT:-0}}"
+    command = f"{words} --max-restarts 9 {sys.executable} {STANDIN} 2 {tmp_path}/fails.py"
+    return slurm.submit(f"export RANKPATROL_LEASES={tmp_path}/leases\n{command}", "-N1", "-n2", *options)
+
+
+def events(tmp_path):
+    path = tmp_path / "job-0" / "events.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_the_third_equal_failure_moves_the_job_to_another_node(slurm: Cluster, tmp_path):
+    job = submit(slurm, tmp_path, "--requeue")
+    first = slurm.slurm("squeue", "-h", "-j", job, "-o", "%N")
+    wait_for(lambda: slurm.slurm("squeue", "-h", "-j", job, "-t", "R", "-O", "RestartCnt:|", check=False) == "1|", 90)
+    assert slurm.slurm("squeue", "-h", "-j", job, "-o", "%x") == first
+    assert slurm.slurm("squeue", "-h", "-j", job, "-o", "%N") != first
+    done = [(event["what"], event["done"]) for event in events(tmp_path) if event["kind"] == "action"]
+    assert done[:3] == [("confirm_job", None), ("confirm_job", True), ("requeue_job", None)]
+    # Each attempt before that was restarted in place.
+    assert len([event for event in events(tmp_path) if event["kind"] == "attempt_started"]) == 3
+    slurm.slurm("scancel", job)
+
+
+def test_a_job_that_may_not_be_requeued_ends(slurm: Cluster, tmp_path):
+    job = submit(slurm, tmp_path, "--no-requeue")
+    slurm.await_state(job, "FAILED", "COMPLETED", within_s=90)
+    assert slurm.slurm("squeue", "-h", "-a", "-t", "all", "-j", job, "-O", "RestartCnt:|") == "0|"
+    assert "is not requeued: it was submitted with --no-requeue" in (slurm.base / "log" / f"job-{job}.out").read_text()
