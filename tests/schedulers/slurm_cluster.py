@@ -88,9 +88,9 @@ class Cluster:
         """One command, with this cluster's settings."""
         return subprocess.run(words, env=self.environment, capture_output=True, text=True, timeout=timeout_s, check=check)
 
-    def slurm(self, *words: str, check: bool = True) -> str:
+    def slurm(self, *words: str, check: bool = True, timeout_s: float = 30) -> str:
         """What one of Slurm's commands prints, run where the cluster can be reached."""
-        done = self.call(*self._on("hub"), *words, check=False)
+        done = self.call(*self._on("hub"), *words, check=False, timeout_s=timeout_s)
         assert done.returncode == 0 or not check, done.stderr
         return done.stdout.strip()
 
@@ -107,6 +107,11 @@ class Cluster:
 
     def state(self, job: str) -> str:
         return self.slurm("squeue", "-h", "-a", "-t", "all", "-j", job, "-o", "%T", check=False)
+
+    def output(self, job: str) -> str:
+        """What the job has printed so far."""
+        path = self.base / "log" / f"job-{job}.out"
+        return path.read_text() if path.exists() else ""
 
     def await_state(self, job: str, *states: str, within_s: float = 40) -> None:
         self._wait(lambda: self.state(job) in states, within_s, f"job {job} to be {' or '.join(states)}")

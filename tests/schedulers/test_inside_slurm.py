@@ -50,4 +50,4 @@ def test_a_job_that_may_not_be_requeued_ends(slurm: Cluster, tmp_path):
     job = submit(slurm, tmp_path, "--no-requeue")
     slurm.await_state(job, "FAILED", "COMPLETED", within_s=90)
     assert slurm.slurm("squeue", "-h", "-a", "-t", "all", "-j", job, "-O", "RestartCnt:|") == "0|"
-    assert "is not requeued: it was submitted with --no-requeue" in (slurm.base / "log" / f"job-{job}.out").read_text()
+    assert "is not requeued: it was submitted with --no-requeue" in slurm.output(job)

@@ -18,13 +18,17 @@ _MOST_ENVIRON_BYTES = 1 << 18
 
 
 def processes_of(job: str, listpids: Callable[[], str | Missing]) -> tuple[JobProcess, ...] | Missing:
-    """The job's processes here, by the first source that knows any; Missing where none answers. `listpids`: that command's output."""
+    """The job's processes here; Missing where nobody knows any. `listpids`: that command's output.
+
+    Cgroups know all of them. Where there are none (proctrack/linuxproc), the local slurmd loses sight of a process whose parent has died:
+    those are known by their environment alone.
+    """
     if found := tuple(_by_cgroup(job)):
         return found
     told = listpids()
-    if not isinstance(told, Missing) and (found := tuple(_by_listpids(job, told))):
-        return found
-    if found := tuple(_by_environ(job)):
+    listed_ones = () if isinstance(told, Missing) else tuple(_by_listpids(job, told))
+    known = {each.process for each in listed_ones}
+    if found := (*listed_ones, *(each for each in _by_environ(job) if each.process not in known)):
         return found
     return Missing(
         f"no process of the job is seen on this node ({told.reason if isinstance(told, Missing) else 'nor listed by its slurmd'})"
