@@ -161,8 +161,13 @@ def signal_ahead(cluster: Cluster) -> str:
 def _patrolled(cluster: Cluster, code: str, *options: str) -> str:
     run = f"{sys.executable} -m rankpatrol run --no-probe --job-dir {cluster.base}/patrol "
     job = python_job(cluster, code, "-N1", "--requeue", *options, run=run)
-    wait_for(lambda: (cluster.base / "patrol" / "state.json").exists(), 30)
+    wait_for(lambda: _agent_is_up(cluster), 30)
     return job
+
+
+def _agent_is_up(cluster: Cluster) -> bool:
+    job = cluster.base / "patrol" / "job.json"
+    return job.exists() and (Path(json.loads(job.read_text())["run_dir"]) / "agent.json").exists()
 
 
 def _nobody_is_blamed(cluster: Cluster, *reasons: str) -> str:
