@@ -54,10 +54,10 @@ class Cluster:
         self._wait(lambda: self.call("munge", "-S", f"{munge}/sock", "-n", check=False).returncode == 0, 10, "munged")
         if self.hosts:
             self.call(str(HOSTS), "up", str(self.nodes))
-        self._start("slurmctld", *self._on("hub"), "slurmctld", "-D")
+        self._start("slurmctld", *self.on("hub"), "slurmctld", "-D")
         for number in self._numbers():
             name = () if self.hosts else ("-N", self.node(number))
-            self._start(f"slurmd{number}", *self._on(f"n{number}"), "slurmd", "-D", *name)
+            self._start(f"slurmd{number}", *self.on(f"n{number}"), "slurmd", "-D", *name)
         self._wait(lambda: self.slurm("sinfo", "-h", "-N", "-o", "%T", check=False).split() == ["idle"] * self.nodes, 30, "all nodes")
 
     def down(self) -> None:
@@ -75,6 +75,7 @@ class Cluster:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        self._end_left_overs()
         if self.hosts:
             self.call(str(HOSTS), "down", check=False)
         for number in self._numbers():
@@ -90,7 +91,7 @@ class Cluster:
 
     def slurm(self, *words: str, check: bool = True, timeout_s: float = 30) -> str:
         """What one of Slurm's commands prints, run where the cluster can be reached."""
-        done = self.call(*self._on("hub"), *words, check=False, timeout_s=timeout_s)
+        done = self.call(*self.on("hub"), *words, check=False, timeout_s=timeout_s)
         assert done.returncode == 0 or not check, done.stderr
         return done.stdout.strip()
 
@@ -126,8 +127,23 @@ class Cluster:
         finally:
             process.send_signal(signal.SIGCONT)
 
-    def _on(self, host: str) -> tuple[str, ...]:
+    def on(self, host: str) -> tuple[str, ...]:
+        """What to put before a command to have it run on that host."""
         return (str(HOSTS), "exec", host) if self.hosts else ()
+
+    def _end_left_overs(self) -> None:
+        """A slurmstepd outlives its slurmd, and an orphan both; each was started with this cluster's settings, and nobody else is."""
+        ours = f"SLURM_CONF={self.base}/slurm.conf".encode()
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdecimal() or int(entry.name) == os.getpid():
+                continue
+            with contextlib.suppress(OSError):
+                pidfd = os.pidfd_open(int(entry.name))
+                try:
+                    if ours in (entry / "environ").read_bytes().split(b"\0"):
+                        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                finally:
+                    os.close(pidfd)
 
     def _numbers(self) -> Sequence[int]:
         return range(1, self.nodes + 1)
@@ -157,6 +173,7 @@ class Cluster:
                 f"NodeName={self.node(number)} NodeHostname={host} NodeAddr=127.0.0.1 Port={other} CPUs=4 RealMemory=2000 State=UNKNOWN"
                 for number, other in zip(self._numbers(), others, strict=True)
             )
+        # Two clusters on one machine must not give the same job ids: its processes are known by them.
         # cred_expire is the delay before a requeued job may start: 120 s as shipped, 5 is the least that is allowed.
         settings = f"""ClusterName=fix
 SlurmctldHost={control}
@@ -180,6 +197,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0,sched_min_interval=0
+FirstJobId={100_000 + os.getpid() % 10_000 * 100}
 JobRequeue=1
 ReturnToService=2
 KillWait={self.kill_wait_s}

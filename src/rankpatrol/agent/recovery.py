@@ -14,6 +14,7 @@ from rankpatrol.agent.teller import Teller
 from rankpatrol.core.durations import say_duration
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.evidence.bundle import SealedBundle, reopen
+from rankpatrol.evidence.host import within
 from rankpatrol.evidence.shelf import shelve
 from rankpatrol.incident.records import FINAL_VERDICTS, IncidentState
 from rankpatrol.launch.rundir import JobSpec, OrderedEnd, RunDir
@@ -26,6 +27,7 @@ from rankpatrol.system.clock import Clock
 CHECK_S = 15.0
 # A bundle is a few MB: a job directory that has not taken it by then does not answer, and nobody waits for it.
 CARRY_S = 5.0
+_SLURM_S = 3.0
 
 
 class NotRecovered(PatrolError):
@@ -54,7 +56,7 @@ class Recovery:
         """Look once more where the ranks are still there, seal on the local disk, and have the bundle carried to the job directory."""
         if fresh and self._eyes.attempt is not None:
             self._eyes.look_whole()
-        context = {"scheduler": self.scheduler.describe(), "checkpoints": self.checkpoints.latest()}
+        context = {"scheduler": self._describe(), "checkpoints": self.checkpoints.latest()}
         root = Path(self._spec.job_dir) if spare else self._run_dir.spool
         sealed = self._sealer.seal(root, state, tuple(self._eyes.looks) if fresh else (), context)
         return sealed if spare else self._carry(sealed)
@@ -86,6 +88,11 @@ class Recovery:
         with leased(self._slurm.lease_folder, "the job's own agent", self._clock) as lease:
             self.announce(f"requeueing Slurm job {self._slurm.job} without this node", "verdict")
             return execute(wanted, proof, self._slurm.hands(lease, self.checkpoints), self._clock, tell)
+
+    def _describe(self) -> dict[str, object]:
+        """With Slurm's own word where we are a part of its job, and it answers in time."""
+        slurm = {} if self._slurm is None else within({"slurm": self._slurm.describe}, _SLURM_S)
+        return {**self.scheduler.describe(), **slurm}
 
     def remember(self, state: IncidentState) -> None:
         """Keep the culprits' nodes for other jobs."""
