@@ -97,7 +97,14 @@ def test_other_launchers_number_their_ranks_too(variables, told_by):
 
 
 @pytest.mark.parametrize(
-    "variables", [{"RANK": "4", "WORLD_SIZE": "4"}, {"RANK": "x", "WORLD_SIZE": "4"}, {"RANK": "0"}, {"RANK": "-1", "WORLD_SIZE": "2"}]
+    "variables",
+    [
+        {"RANK": "4", "WORLD_SIZE": "4"},
+        {"RANK": "1", "WORLD_SIZE": "9" * 5000},
+        {"RANK": "x", "WORLD_SIZE": "4"},
+        {"RANK": "0"},
+        {"RANK": "-1", "WORLD_SIZE": "2"},
+    ],
 )
 def test_numbers_that_make_no_sense_number_nobody(variables):
     assert numbered(process(30, 1, variables)) is None

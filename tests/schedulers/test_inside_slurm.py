@@ -28,8 +28,8 @@ def submit(slurm: Cluster, tmp_path, *options: str) -> str:
     return slurm.submit(f"export RANKPATROL_LEASES={tmp_path}/leases\n{command}", "-N1", "-n2", *options)
 
 
-def events(tmp_path):
-    path = tmp_path / "job-0" / "events.jsonl"
+def events(tmp_path, restart=0):
+    path = tmp_path / f"job-{restart}" / "events.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -43,6 +43,10 @@ def test_the_third_equal_failure_moves_the_job_to_another_node(slurm: Cluster, t
     assert done[:3] == [("confirm_job", None), ("confirm_job", True), ("requeue_job", None)]
     # Each attempt before that was restarted in place.
     assert len([event for event in events(tmp_path) if event["kind"] == "attempt_started"]) == 3
+    # The delay before its second start is told, so that nobody takes it for a fault.
+    wait_for(lambda: events(tmp_path, 1), 30)
+    queued = next(event for event in events(tmp_path, 1) if event["kind"] == "queued")
+    assert 4 < queued["at_unix_s"] - queued["since"] < 60
     slurm.slurm("scancel", job)
 
 

@@ -92,7 +92,7 @@ def test_a_node_of_a_hostile_name_reaches_no_command(says):
     assert says.asked() == []
 
 
-ROW = "8|8|{state}|None|{restarts}|1|1|n1|1795975925|1795977734|30:00|4|"
+ROW = "8|8|{state}|None|{restarts}|1|1|n1|1795975925|1795977734|30:00|4|1795975924|"
 SEEN = JobStatus(job="8", state=JobState.RUNNING, restarts=0, started_unix_s=1795975925.0, is_batch=True, may_requeue=True)
 
 

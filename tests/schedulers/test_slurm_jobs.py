@@ -121,7 +121,8 @@ def test_a_frozen_controller_means_unknown_and_nothing_is_done(site: SlurmSite):
 
 
 def test_a_job_whose_processes_ignore_sigterm_is_waited_for(site: SlurmSite):
-    job = site.cluster.submit("trap '' TERM\nsrun bash -c 'trap \"\" TERM; sleep 600 & wait; sleep 600'", "-N1", "--requeue")
+    job = site.cluster.submit("trap '' TERM\nsrun bash -c 'trap \"\" TERM; echo ready; sleep 600 & wait; sleep 600'", "-N1", "--requeue")
+    wait_for(lambda: "ready" in site.cluster.output(job), 20)
     assert "not done after 2 s: the job is COMPLETING" in impatient().requeue(site.scheduler.describe(job), held=True)
     wait_for(lambda: site.scheduler.describe(job).held, 30)
     assert site.scheduler.release(job) == ""

@@ -30,7 +30,7 @@ def test_text_and_json_tell_the_same(version):
     for job, other in told.items():
         seen = text[job]
         # What an ended or pending job's flags and reasons are called differs between the two; what is acted upon does not.
-        for name in ("local_id", "restarts", "is_batch", "may_requeue", "world_size", "started_unix_s", "held"):
+        for name in ("local_id", "restarts", "is_batch", "may_requeue", "world_size", "queued_unix_s", "started_unix_s", "held"):
             assert getattr(seen, name) == getattr(other, name), (job, name)
         assert seen.state == other.state, job
 

@@ -13,6 +13,7 @@ from rankpatrol.agent.sealing import Sealer
 from rankpatrol.agent.teller import Teller
 from rankpatrol.core.durations import say_duration
 from rankpatrol.core.errors import PatrolError
+from rankpatrol.core.jobs import JobStatus
 from rankpatrol.evidence.bundle import SealedBundle, reopen
 from rankpatrol.evidence.host import within
 from rankpatrol.evidence.shelf import shelve
@@ -88,6 +89,13 @@ class Recovery:
         with leased(self._slurm.lease_folder, "the job's own agent", self._clock) as lease:
             self.announce(f"requeueing Slurm job {self._slurm.job} without this node", "verdict")
             return execute(wanted, proof, self._slurm.hands(lease, self.checkpoints), self._clock, tell)
+
+    def queued_since(self) -> float | None:
+        """Since when our Slurm job had waited for this start; None where we are in none, or Slurm does not answer in time."""
+        if self._slurm is None:
+            return None
+        seen = within({"slurm": self._slurm.describe}, _SLURM_S)["slurm"]
+        return seen.queued_unix_s if isinstance(seen, JobStatus) else None
 
     def _describe(self) -> dict[str, object]:
         """With Slurm's own word where we are a part of its job, and it answers in time."""

@@ -19,8 +19,9 @@ class JobState(StrEnum):
 class JobStatus(Record, frozen=True, kw_only=True):
     """One answer about one job. `said` is the scheduler's own word, `reason` why it waits, or why nothing is known.
 
-    `restarts` is the scheduler's own count; None, as for each other fact, where it does not tell. `expected_unix_s` is when a pending
-    job may start at the earliest, by the scheduler's own reckoning. `local_id` is the id that its processes wear, where that is another.
+    `queued_unix_s` is when it was put into the queue for this run, `expected_unix_s` when a pending job may start at the earliest, by the
+    scheduler's own reckoning. `restarts` is the scheduler's own count; None, as for each other fact, where it does not tell. `local_id` is
+    the id that its processes wear, where that is another.
     """
 
     job: str
@@ -28,6 +29,7 @@ class JobStatus(Record, frozen=True, kw_only=True):
     said: str = ""
     reason: str = ""
     restarts: int | None = None
+    queued_unix_s: float | None = None
     started_unix_s: float | None = None
     expected_unix_s: float | None = None
     ends_unix_s: float | None = None

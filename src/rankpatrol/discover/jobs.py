@@ -98,20 +98,26 @@ def numbered(candidate: Candidate) -> FoundRank | None:
     """The place that a launcher gave this process, or None where its environment does not say."""
     if isinstance(candidate.environment, Missing):
         return None
+    told = {name: _number(candidate.environment.get(name, "")) for name in VARIABLES}
     for numbering in NUMBERINGS:
-        if numbering.only_with is not None and not candidate.environment.get(numbering.only_with, "").isdecimal():
+        rank, world_size, local_rank = told[numbering.rank], told[numbering.world_size], told[numbering.local_rank]
+        if numbering.only_with is not None and told[numbering.only_with] is None:
             continue
-        values = [candidate.environment.get(name, "") for name in (numbering.rank, numbering.world_size, numbering.local_rank)]
-        if values[0].isdecimal() and values[1].isdecimal() and int(values[0]) < int(values[1]):
+        if rank is not None and world_size is not None and rank < world_size:
             return FoundRank(
-                rank=int(values[0]),
-                local_rank=int(values[2]) if values[2].isdecimal() else int(values[0]),
-                world_size=int(values[1]),
+                rank=rank,
+                local_rank=rank if local_rank is None else local_rank,
+                world_size=world_size,
                 process=candidate.id,
                 told_by=numbering.told_by,
                 log_path=candidate.log_path,
             )
     return None
+
+
+def _number(word: str) -> int | None:
+    """Anybody may set a variable to anything; int() refuses more than some thousand digits."""
+    return int(word) if len(word) <= 9 and word.isdecimal() else None
 
 
 def matching(found: Survey, *, pid: int | None, job: str | None, above: Mapping[int, int]) -> tuple[FoundJob, ...]:

@@ -41,6 +41,7 @@ def _job(row: dict[str, Any]) -> JobStatus | None:
         said="+".join(states),
         reason=reason if reason != "None" else "",
         restarts=_number(row.get("restart_cnt")),
+        queued_unix_s=_time(row.get("submit_time")),
         started_unix_s=None if waits else starts,
         expected_unix_s=starts if waits else None,
         ends_unix_s=_time(row.get("end_time")),

@@ -23,6 +23,7 @@ FIELDS = (
     "EndTime",
     "TimeLimit",
     "NumTasks",
+    "SubmitTime",
 )
 JOBS_FORMAT = ",".join(f"{field}:|" for field in FIELDS)
 # `-O` of 22.05 has no working name for the excluded nodes, `-o` has had %x for ever.
@@ -91,6 +92,7 @@ def _job(row: dict[str, str]) -> JobStatus:
         said=row["State"],
         reason=row["Reason"] if row["Reason"] != "None" else "",
         restarts=_number(row["RestartCnt"]),
+        queued_unix_s=_time(row["SubmitTime"]),
         started_unix_s=None if waits else starts,
         expected_unix_s=starts if waits else None,
         ends_unix_s=_time(row["EndTime"]),
