@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -88,9 +89,23 @@ def test_where_no_checkpoint_is_good_the_job_does_not_start_from_a_broken_one(si
     told = capsys.readouterr().out
     assert "confirm_checkpoint" in told
     assert "no good checkpoint" in told
+    assert f"scontrol release {job}" in told or isinstance(site, LocalSite)
     now = site.scheduler.describe(job)
     # With a scheduler that can hold jobs it waits for a person; else it was not touched.
     assert now.held if isinstance(site, SlurmSite) else now.restarts == 0
+
+
+def test_ctrl_c_says_what_has_become_of_the_job(slurm, here):
+    job = slurm.submit("trap '' TERM; sleep 600", "-N1", "--requeue")
+    words = [sys.executable, "-m", "rankpatrol", "end", "--job", job, "--requeue", "--yes"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as end:
+        # It has been told to hold the job, and waits until it is off its nodes.
+        wait_for(lambda: "job requeued in held state" in slurm.slurm("squeue", "-h", "-j", job, "-o", "%r"), 30)
+        end.send_signal(signal.SIGINT)
+        _, told = end.communicate(timeout=20)
+    assert end.returncode == 130
+    assert "interrupted after 1 of 3 steps" in told
+    slurm.slurm("scancel", job)
 
 
 def test_one_who_acts_already_is_not_interfered_with(site: Site, here, capsys):

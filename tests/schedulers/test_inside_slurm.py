@@ -2,10 +2,15 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
-from sites import STANDIN, wait_for
+from sites import SLEEPER, STANDIN, wait_for
 from slurm_cluster import Cluster
+
+from rankpatrol.cli.main import call
+from rankpatrol.system.clock import SystemClock
+from rankpatrol.system.lease import take_lease
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -21,11 +26,11 @@ time.sleep(600)
 """
 
 
-def submit(slurm: Cluster, tmp_path, *options: str) -> str:
-    (tmp_path / "fails.py").write_text(FAILS)
+def submit(slurm: Cluster, tmp_path, *options: str, command: str = "fails") -> str:
+    (tmp_path / "fails.py").write_text(FAILS if command == "fails" else SLEEPER)
     words = f"exec {sys.executable} -m rankpatrol run --no-probe --job-dir {tmp_path}/job-${{SLURM_RESTART_COUNT:-0}}"
-    command = f"{words} --max-restarts 9 {sys.executable} {STANDIN} 2 {tmp_path}/fails.py"
-    return slurm.submit(f"export RANKPATROL_LEASES={tmp_path}/leases\n{command}", "-N1", "-n2", *options)
+    line = f"{words} --max-restarts 9 {sys.executable} {STANDIN} 2 {tmp_path}/fails.py"
+    return slurm.submit(f"export RANKPATROL_LEASES={tmp_path}/leases\n{line}", "-N1", "-n2", *options)
 
 
 def events(tmp_path, restart=0):
@@ -48,6 +53,20 @@ def test_the_third_equal_failure_moves_the_job_to_another_node(slurm: Cluster, t
     queued = next(event for event in events(tmp_path, 1) if event["kind"] == "queued")
     assert 4 < queued["at_unix_s"] - queued["since"] < 60
     slurm.slurm("scancel", job)
+
+
+def test_while_its_own_agent_acts_nobody_else_ends_the_job(slurm: Cluster, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RANKPATROL_LEASES", str(tmp_path / "leases"))
+    monkeypatch.chdir(tmp_path)
+    job = submit(slurm, tmp_path, "--no-requeue", command="sleeps")
+    wait_for(lambda: [event for event in events(tmp_path) if event["kind"] == "attempt_started"], 30)
+    run_dir = Path(json.loads((tmp_path / "job-0" / "job.json").read_text())["run_dir"])
+    lease = take_lease(run_dir / "lease", "the job's own agent", SystemClock(), lasts_s=60)
+    assert call(["end", "--job", job, "--yes"]) == 3
+    assert "the job's own agent on" in capsys.readouterr().err
+    assert slurm.state(job) == "RUNNING"
+    lease.give_back()
+    assert call(["end", "--job", job, "--yes"]) == 0
 
 
 def test_a_job_that_may_not_be_requeued_ends(slurm: Cluster, tmp_path):

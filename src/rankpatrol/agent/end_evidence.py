@@ -29,13 +29,17 @@ _HOST_S = 4.0
 
 
 class Sight(Record, frozen=True, kw_only=True):
-    """What was seen of the job. `nodes` are the scheduler's names of the nodes of ranks, where they are known."""
+    """What was seen of the job. `nodes` are the scheduler's names of the nodes of ranks, where they are known.
+
+    `patrolled_by` are the run directories of patrols that it has on this node.
+    """
 
     snapshot: Snapshot
     first: Snapshot | None
     diagnosis: Diagnosis
     nodes: dict[int, str]
     absent: dict[int, str]
+    patrolled_by: tuple[str, ...] = ()
 
     def suspect_nodes(self) -> tuple[str, ...]:
         """Those of the culprits; none where nobody is named, or where a culprit's node is not known."""
@@ -64,7 +68,9 @@ def see_found(status: JobStatus, processes: tuple[JobProcess, ...] | Missing, cl
     with tempfile.TemporaryDirectory(prefix="rankpatrol-end-") as folder:
         attempt = _attempt(status, job)
         _lead_to_logs(job, Path(folder) / "attempts" / str(attempt.number))
-        return _watch(status, attempt, Path(folder), nodes, clock)
+        sight = _watch(status, attempt, Path(folder), nodes, clock)
+    patrols = tuple(dict.fromkeys(each.patrolled_by for each in found if each.patrolled_by is not None))
+    return replace(sight, patrolled_by=patrols)
 
 
 def seal_sight(path: Path, of: IncidentRef, sight: Sight, scheduler: Mapping[str, object], clock: Clock) -> SealedBundle:

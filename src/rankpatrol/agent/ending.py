@@ -1,5 +1,6 @@
 """Ends or requeues a job because a person says so: the evidence is sealed first, then the job's own scheduler does it."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -114,7 +115,12 @@ def carry_out(case: Case, folder: Path, clock: Clock, tell_of: Callable[[SealedB
     `tell_of` is given the sealed evidence, and returns who is told of each step.
     """
     target, sight, plan = case.target, case.sight, case.plan
-    with leased(target.lease_folder, "rankpatrol end", clock) as lease:
+    # A patrol within the job restarts it in place by a lease of its own: it must not do so meanwhile.
+    patrols = [local_lease(RunDir(Path(path))) for path in sight.patrolled_by if (Path(path) / "job.json").exists()]
+    with contextlib.ExitStack() as held:
+        lease = held.enter_context(leased(target.lease_folder, "rankpatrol end", clock))
+        for folder_of_patrol in patrols:
+            held.enter_context(leased(folder_of_patrol, "rankpatrol end", clock))
         of = IncidentRef(job=plan.job, attempt=plan.attempt, incident=plan.incident, onset_unix_s=clock.unix_s())
         asked = {"scheduler": target.scheduler.name, "status": msgspec.to_builtins(target.status), "plan": msgspec.to_builtins(plan)}
         bundle = seal_sight(folder / "incidents" / str(plan.incident), of, sight, asked, clock)

@@ -82,7 +82,14 @@ def end(
         return lambda report: _tell(report, steps, quiet=as_json)
 
     folder = make_job_dir(out or _default_folder(target.status))
-    done = carry_out(case, folder, clock, tell_of)
+    try:
+        done = carry_out(case, folder, clock, tell_of)
+    except KeyboardInterrupt:
+        click.echo(
+            f"interrupted after {len(steps)} of {len(case.plan.steps)} steps: {_say(target.scheduler.describe(target.status.job))}",
+            err=True,
+        )
+        return 130
     _finish(case, steps, done, as_json=as_json)
     return ExitCode.OK if done else ExitCode.CRITICAL
 
@@ -131,6 +138,8 @@ def _finish(case: Case, steps: list[StepReport], done: bool | None, *, as_json: 
 
 def _say(now: JobStatus) -> str:
     """What has become of it."""
+    if now.held:
+        return f"job {now.job} is held and starts when it is released: scontrol release {now.job}"
     if now.state is JobState.PENDING:
         at = f", at the earliest {time.strftime('%H:%M:%S', time.localtime(now.expected_unix_s))}" if now.expected_unix_s else ""
         return f"job {now.job} is queued: {why_waiting(now.reason)}{at}"
