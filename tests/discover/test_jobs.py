@@ -70,6 +70,21 @@ def test_under_srun_a_torchruns_own_rank_variable_wins():
     assert job.launcher.pid == 10
 
 
+def test_a_torchrun_that_srun_has_numbered_is_no_rank():
+    srun = {"SLURM_JOB_ID": "812", "SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0", "SLURM_STEP_ID": "0"}
+    ours = process(9, 1, srun, name="python3", command=("python3", "-m", "rankpatrol", "run", "torchrun"))
+    launcher = process(10, 9, srun, name="python3", command=("python3", "my_launcher.py"))
+    ranks = [rank(number, 20 + number, environment=srun) for number in range(4)]
+    (job,) = survey([ours, launcher, *ranks]).jobs
+    assert len(job.ranks) == 4
+    assert survey([ours]).jobs == ()
+
+
+def test_a_batch_script_has_a_tasks_number_and_is_no_task():
+    batch = {"SLURM_JOB_ID": "812", "SLURM_PROCID": "0", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}
+    assert numbered(process(30, 1, batch)) is None
+
+
 @pytest.mark.parametrize(
     ("variables", "told_by"),
     [
@@ -84,7 +99,14 @@ def test_other_launchers_number_their_ranks_too(variables, told_by):
 
 
 @pytest.mark.parametrize(
-    "variables", [{"RANK": "4", "WORLD_SIZE": "4"}, {"RANK": "x", "WORLD_SIZE": "4"}, {"RANK": "0"}, {"RANK": "-1", "WORLD_SIZE": "2"}]
+    "variables",
+    [
+        {"RANK": "4", "WORLD_SIZE": "4"},
+        {"RANK": "1", "WORLD_SIZE": "9" * 5000},
+        {"RANK": "x", "WORLD_SIZE": "4"},
+        {"RANK": "0"},
+        {"RANK": "-1", "WORLD_SIZE": "2"},
+    ],
 )
 def test_numbers_that_make_no_sense_number_nobody(variables):
     assert numbered(process(30, 1, variables)) is None

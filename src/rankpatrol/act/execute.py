@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 
-from rankpatrol.act.plan import ActionPlan, EndAttempt, EndJob, ResumeFrom, Step
+from rankpatrol.act.job_hands import JobHands
+from rankpatrol.act.job_steps import in_words
+from rankpatrol.act.plan import ActionPlan, AttemptStep, EndAttempt, EndJob, ResumeFrom, Step
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.core.records import Record
 from rankpatrol.evidence.bundle import SealedBundle
@@ -11,6 +13,7 @@ from rankpatrol.system.clock import Clock
 
 # From the seal to the deed there are milliseconds; a minute covers an agent that was restarted in between.
 FRESH_S = 60.0
+_NOT_FOR = "this step is not for this scheduler"
 
 
 class WrongBundle(PatrolError):
@@ -32,7 +35,7 @@ class StepReport(Record, frozen=True, kw_only=True):
 Tell = Callable[[StepReport], None]
 
 
-def execute(plan: ActionPlan, bundle: SealedBundle, scheduler: Scheduler, clock: Clock, tell: Tell) -> bool:
+def execute(plan: ActionPlan, bundle: SealedBundle, scheduler: Scheduler | JobHands, clock: Clock, tell: Tell) -> bool:
     """Carry out the plan; stops at the first step that fails. Raises WrongBundle before anything is done."""
     _check(plan, bundle, clock)
     for step in plan.steps:
@@ -52,7 +55,14 @@ def _check(plan: ActionPlan, bundle: SealedBundle, clock: Clock) -> None:
         raise WrongBundle(f"{bundle.path} was sealed {age_s:.0f} s ago: it no longer shows the job as it is")
 
 
-def _do(step: Step, scheduler: Scheduler) -> tuple[bool, str]:
+def _do(step: Step, scheduler: Scheduler | JobHands) -> tuple[bool, str]:
+    """Steps of an attempt are for whoever runs attempts, steps of a job for whoever runs jobs."""
+    if isinstance(step, AttemptStep):
+        return (False, _NOT_FOR) if isinstance(scheduler, JobHands) else _do_attempt(step, scheduler)
+    return scheduler.do(step) if isinstance(scheduler, JobHands) else (False, _NOT_FOR)
+
+
+def _do_attempt(step: AttemptStep, scheduler: Scheduler) -> tuple[bool, str]:
     match step:
         case ResumeFrom():
             try:
@@ -76,4 +86,6 @@ def _report(step: Step, bundle: SealedBundle, *, done: bool | None, why: str) ->
             what, target = "end_attempt", f"attempt {step.attempt}"
         case EndJob():
             what, target = "end_job", step.job
+        case _:
+            what, target = in_words(step)
     return StepReport(what=what, target=target, bundle=bundle.path, done=done, why=why)

@@ -1,5 +1,6 @@
 """What will be done, as data. Pure: `--dry-run` prints the very object that would be executed."""
 
+from rankpatrol.act.job_steps import JobStep
 from rankpatrol.core.records import Record
 from rankpatrol.core.starts import NextStart, SuspectFile
 
@@ -23,7 +24,8 @@ class EndJob(Record, frozen=True, tag="end_job", kw_only=True):
     job: str
 
 
-Step = ResumeFrom | EndAttempt | EndJob
+AttemptStep = ResumeFrom | EndAttempt | EndJob
+Step = AttemptStep | JobStep
 
 
 class ActionPlan(Record, frozen=True, kw_only=True):
@@ -47,10 +49,11 @@ GRACE_S = 5.0
 
 
 class Outlook(Record, frozen=True, kw_only=True):
-    """What the failures so far mean for the next attempt: data to beware of, and not to start before when."""
+    """What the failures so far mean for the next attempt: data to beware of, not to start before when, and what the last one failed of."""
 
     suspect_files: tuple[SuspectFile, ...] = ()
     not_before_unix_s: float | None = None
+    failed_of: str | None = None
 
     def says_something(self) -> bool:
         """False where the next attempt starts as any."""

@@ -179,7 +179,10 @@ class Agent:
 
     def _begin_attempt(self, attempt: Attempt) -> None:
         if attempt.number not in self._teller.begun:
+            since = None if self._teller.begun else self._recovery.queued_since()
             self._teller.attempt_begins(attempt)
+            if since is not None:
+                self._teller.journal.tell("queued", attempt.number, since=since)
             self._recovery.lemons.began(attempt)
             self._start_judging(attempt)
 

@@ -153,7 +153,8 @@ class IncidentDesk:
         history, now_unix_s = tuple(self._failures), self._clock.unix_s()
         wait_s = pause_s(now_unix_s, history, self._budget) if self._policy.act else 0.0
         suspects = suspect_files(failure.diagnosis for failure in history)
-        return Outlook(suspect_files=suspects, not_before_unix_s=now_unix_s + wait_s if wait_s else None)
+        failed_of = history[-1].diagnosis.cause if history else None
+        return Outlook(suspect_files=suspects, not_before_unix_s=now_unix_s + wait_s if wait_s else None, failed_of=failed_of)
 
     def unpaused(self) -> None:
         """Nobody has paused actions: an incident that waits for this is looked at again."""

@@ -3,10 +3,12 @@
 import shlex
 from pathlib import Path
 
-from rankpatrol.act.execute import StepReport, execute
+from rankpatrol.act.execute import StepReport, Tell, execute
 from rankpatrol.act.plan import ActionPlan, Outlook, next_start, plan, stop
 from rankpatrol.agent.checkpoint_watch import CheckpointWatch, verified
 from rankpatrol.agent.eyes import Eyes
+from rankpatrol.agent.inside_slurm import InsideSlurm
+from rankpatrol.agent.leases import leased, local_lease
 from rankpatrol.agent.lemon_watch import LemonWatch
 from rankpatrol.agent.looking import look_closely
 from rankpatrol.agent.sealing import Sealer
@@ -16,7 +18,8 @@ from rankpatrol.agent.teller import Teller
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.durations import say_duration
 from rankpatrol.core.errors import PatrolError
-from rankpatrol.evidence.bundle import reopen
+from rankpatrol.core.jobs import JobStatus
+from rankpatrol.evidence.bundle import SealedBundle, reopen
 from rankpatrol.evidence.host import within
 from rankpatrol.evidence.shelf import shelve
 from rankpatrol.incident.records import FINAL_VERDICTS, IncidentState
@@ -38,6 +41,7 @@ _BETWEEN_LOOKS_S = 1.0
 _LEDGER = "checkpoints.json"
 # A few renames; a file system that does not answer is left alone.
 ASIDE_S = 5.0
+_SLURM_S = 3.0
 
 
 class NotRecovered(PatrolError):
@@ -54,6 +58,7 @@ class Recovery:
         self.courier: Courier = teller.courier
         self.scheduler = LocalScheduler(run_dir)
         self.switches = Switches(run_dir)
+        self._slurm = InsideSlurm.here(clock)
         self.checkpoints = CheckpointWatch(spec.checkpoints, run_dir.path / _LEDGER, self._carry_ledger)
         self._sealer = Sealer(spec, run_dir, clock)
         self._aside = SettingAside(spec, teller.journal, self.announce, clock.unix_s)
@@ -78,7 +83,7 @@ class Recovery:
         """Look once more where the ranks are still there, seal on the local disk, and have the bundle carried to the job directory."""
         if fresh and self._eyes.attempt is not None:
             self._eyes.look_whole()
-        context = {"scheduler": self.scheduler.describe(), "checkpoints": self.checkpoints.latest()}
+        context = {"scheduler": self._describe(), "checkpoints": self.checkpoints.latest()}
         root = Path(self._spec.job_dir) if spare else self._run_dir.spool
         sealed = self._sealer.seal(root, state, tuple(self._eyes.looks) if fresh else (), context)
         return sealed if spare else self._carry(sealed)
@@ -93,8 +98,35 @@ class Recovery:
         def tell(report: StepReport) -> None:
             self._teller.step(state, report)
 
-        if not execute(self._plan(state, outlook), proof, self.scheduler, self._clock, tell):
-            raise NotRecovered(f"attempt {state.attempt} could not be ended")
+        with leased(local_lease(self._run_dir), "the job's own agent", self._clock):
+            if self._requeued(state, outlook, proof, tell):
+                return
+            if not execute(self._plan(state, outlook), proof, self.scheduler, self._clock, tell):
+                raise NotRecovered(f"attempt {state.attempt} could not be ended")
+
+    def _requeued(self, state: IncidentState, outlook: Outlook, proof: SealedBundle, tell: Tell) -> bool:
+        """Restarts in place come first. Where those have ended, another node may do: True where Slurm has queued the job again."""
+        if state.diagnosis.verdict not in FINAL_VERDICTS or self._slurm is None:
+            return False
+        wanted = self._slurm.plan(state, outlook.failed_of, self._run_dir, self._spec)
+        if isinstance(wanted, str):
+            self.announce(f"Slurm job {self._slurm.job} is not requeued: {wanted}", "plain")
+            return False
+        with leased(self._slurm.lease_folder, "the job's own agent", self._clock) as lease:
+            self.announce(f"requeueing Slurm job {self._slurm.job} without this node", "verdict")
+            return execute(wanted, proof, self._slurm.hands(lease, self.checkpoints), self._clock, tell)
+
+    def queued_since(self) -> float | None:
+        """Since when our Slurm job had waited for this start; None where we are in none, or Slurm does not answer in time."""
+        if self._slurm is None:
+            return None
+        seen = within({"slurm": self._slurm.describe}, _SLURM_S)["slurm"]
+        return seen.queued_unix_s if isinstance(seen, JobStatus) else None
+
+    def _describe(self) -> dict[str, object]:
+        """With Slurm's own word where we are a part of its job, and it answers in time."""
+        slurm = {} if self._slurm is None else within({"slurm": self._slurm.describe}, _SLURM_S)
+        return {**self.scheduler.describe(), **slurm}
 
     def look_again(self) -> Diagnosis:
         """What the ranks show now; an agent that has seen them only once looks twice, since one look shows no standstill."""

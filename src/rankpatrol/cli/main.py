@@ -13,6 +13,7 @@ from rankpatrol.core.errors import ExitCode, PatrolError
 _COMMANDS = {
     "run": ("rankpatrol.cli.run", "run"),
     "shim": ("rankpatrol.cli.shim", "shim"),
+    "end": ("rankpatrol.cli.end", "end"),
     "watch": ("rankpatrol.cli.watch", "watch"),
     "status": ("rankpatrol.cli.status", "status"),
     "why": ("rankpatrol.cli.status", "why"),

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from rankpatrol.agent.once import Glimpse, glimpse
 from rankpatrol.agent.watching import Wanted, Watching, look_around
+from rankpatrol.cli.elsewhere import go_to_job
 from rankpatrol.config.settings import PATIENCE
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.discover.records import FoundJob, Survey
@@ -63,6 +64,8 @@ def watch(
     patience_s = PATIENCE.from_text(patience)
     wanted = Wanted(pid=pid, job=job)
     jobs, found = look_around(wanted)
+    if job is not None and not jobs:
+        go_to_job(job, lambda local_id: _words(local_id, patience, job_dir, once=once, as_json=as_json))
     _check(jobs, found, wanted)
     if once:
         return _once(jobs, found, as_json=as_json)
@@ -72,6 +75,13 @@ def watch(
         return msgspec.structs.replace(spec, record=record)
 
     return _follow(wanted, jobs, spec_of)
+
+
+def _words(job: str, patience: str, job_dir: Path | None, *, once: bool, as_json: bool) -> list[str]:
+    """The same command, for the nodes of the job."""
+    place = [] if job_dir is None else ["--job-dir", str(job_dir.absolute())]
+    flags = [flag for flag, wanted in (("--once", once), ("--json", as_json)) if wanted]
+    return ["watch", "--job", job, "--patience", patience, *place, *flags]
 
 
 def _check(jobs: tuple[FoundJob, ...], found: Survey, wanted: Wanted) -> None:

@@ -93,6 +93,11 @@ def _tells_size(environment: Mapping[str, str], launcher: str) -> bool:
     return any(environment.get(name) for name in names)
 
 
+def _number(word: str) -> int | None:
+    """Anybody may set a variable to anything; int() refuses more than some thousand digits."""
+    return int(word) if len(word) <= 9 and word.isdecimal() else None
+
+
 def matching(found: Survey, *, pid: int | None, job: str | None, above: Mapping[int, int]) -> tuple[FoundJob, ...]:
     """The jobs that a user means: by a pid of the launcher, of anything above it, or of a rank or below one; by an id; else all.
 
@@ -127,7 +132,8 @@ def _is_python(candidate: Candidate) -> bool:
 
 
 def _is_ours(candidate: Candidate) -> bool:
-    return not isinstance(candidate.command, Missing) and any(mark in word for word in candidate.command[:6] for mark in _OURS)
+    words = () if isinstance(candidate.command, Missing) else candidate.command[:6]
+    return any(mark in word for word in words for mark in _OURS) or any(word.rpartition("/")[2] == "rankpatrol" for word in words[:4])
 
 
 def _the_rank_itself(found: list[tuple[Candidate, FoundRank]], seen: Mapping[int, Candidate]) -> tuple[Candidate, FoundRank]:

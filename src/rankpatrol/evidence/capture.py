@@ -22,6 +22,9 @@ def seal(final: Path, of: IncidentRef, findings: Findings, clock: Clock) -> Seal
     with BundleWriter(final, clock) as writer:
         writer.add("diagnosis.json", as_json(clean.diagnosis))
         write_snapshot(writer, clean.snapshot, native=clean.native)
+        for rank, why in clean.absent.items():
+            writer.rank(rank, node="", pid=0)
+            writer.missing(rank, "proc", why)
         if clean.snapshot_at_alert is not None:
             _write_files(writer, clean.snapshot_at_alert, AT_ALERT)
         _write_host(writer, clean.host)

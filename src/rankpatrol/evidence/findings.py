@@ -11,7 +11,10 @@ from rankpatrol.evidence.redact import redact_json
 
 
 class Findings(Record, frozen=True, kw_only=True):
-    """What is known of an incident at the moment of sealing. `host` by fact: text, a JSON-able value or Missing; `native` by rank."""
+    """What is known of an incident at the moment of sealing. `host` by fact: text, a JSON-able value or Missing; `native` by rank.
+
+    `absent` are ranks of which nothing could be seen from here, and why.
+    """
 
     diagnosis: Diagnosis
     snapshot: Snapshot
@@ -21,6 +24,7 @@ class Findings(Record, frozen=True, kw_only=True):
     scheduler: Any = None
     checkpoints: Any = None
     touched: tuple[str, ...] = ()
+    absent: dict[int, str] = msgspec.field(default_factory=dict)
 
 
 def without_secrets(findings: Findings) -> Findings:

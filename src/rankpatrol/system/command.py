@@ -23,7 +23,12 @@ class CommandResult(Record, frozen=True, kw_only=True):
 
 
 def run(
-    arguments: Sequence[str], *, deadline_s: float, max_bytes: int = 1 << 20, environment: Mapping[str, str] | None = None
+    arguments: Sequence[str],
+    *,
+    deadline_s: float,
+    max_bytes: int = 1 << 20,
+    environment: Mapping[str, str] | None = None,
+    stdin: int = subprocess.DEVNULL,
 ) -> CommandResult:
     """Run a program to its end. Raises CommandFailed if it cannot start or is not done in `deadline_s`; it is then killed with its group.
 
@@ -33,7 +38,7 @@ def run(
     try:
         process = subprocess.Popen(
             list(arguments),
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,

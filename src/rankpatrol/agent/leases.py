@@ -1,0 +1,37 @@
+"""Who may act on which job: one lease a job, for `run`'s agent, the node's, and people alike."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from rankpatrol.launch.rundir import RunDir
+from rankpatrol.system.clock import Clock
+from rankpatrol.system.lease import Lease, take_lease
+
+# SIGTERM, KillWait and the epilogs may take minutes, and the checkpoint is read after them.
+LEASE_S = 900.0
+
+
+def local_lease(run_dir: RunDir) -> Path:
+    """Of a job of `rankpatrol run`: it goes with the job."""
+    return run_dir.path / "lease"
+
+
+def slurm_lease(job: str) -> Path:
+    """Of a cluster's job: in RANKPATROL_LEASES, else the user's state directory, which nodes share where homes do."""
+    if chosen := os.environ.get("RANKPATROL_LEASES"):
+        return Path(chosen) / f"slurm-{job}"
+    state = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(state) if state.startswith("/") else Path.home() / ".local" / "state") / "rankpatrol" / "leases" / f"slurm-{job}"
+
+
+@contextlib.contextmanager
+def leased(folder: Path, who: str, clock: Clock) -> Iterator[Lease]:
+    """Hold the lease of this folder. Raises LeaseTaken."""
+    lease = take_lease(folder, who, clock, lasts_s=LEASE_S)
+    try:
+        yield lease
+    finally:
+        with contextlib.suppress(OSError):  # the run directory goes with its job
+            lease.give_back()

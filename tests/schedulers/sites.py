@@ -1,0 +1,114 @@
+"""Places where jobs run, for the contract that all schedulers keep: this machine alone, and a Slurm cluster."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from slurm_cluster import Cluster
+
+from rankpatrol.core.jobs import JobState
+from rankpatrol.launch.rundir import RunDir
+from rankpatrol.schedulers.local_jobs import LocalJobs
+from rankpatrol.schedulers.port import JobScheduler
+from rankpatrol.schedulers.slurm import SlurmJobs
+from rankpatrol.schedulers.slurm_client import SlurmClient
+from rankpatrol.system.clock import SystemClock
+
+STANDIN = Path(__file__).parent.parent / "launch" / "standin_launcher.py"
+SLEEPER = "import time\nfor _ in range(600):\n    time.sleep(0.1)\n"
+
+
+class Site(Protocol):
+    """Starts jobs that a test may end. What is left of them goes with it."""
+
+    scheduler: JobScheduler
+    unknown: str
+
+    def start(self) -> str: ...
+
+    def finished(self) -> str: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None: ...
+
+
+class LocalSite:
+    """Jobs of `rankpatrol run` with two ranks each."""
+
+    unknown = "no-such-job"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._running = folder, []
+        self.scheduler = LocalJobs(SystemClock(), folder)
+
+    def start(self) -> str:
+        (self._folder / "sleeper.py").write_text(SLEEPER)
+        name = f"job{len(self._running)}"
+        self._run(name, sys.executable, str(STANDIN), "2", str(self._folder / "sleeper.py"))
+        wait_for(lambda: len(self._ranks(name)) == 2, 20)
+        return name
+
+    def finished(self) -> str:
+        name = f"job{len(self._running)}"
+        self._run(name, "true").wait(20)
+        return name
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._running:
+            process.terminate()
+        for process in self._running:
+            process.wait(20)
+
+    def _run(self, name: str, *command: str) -> "subprocess.Popen[bytes]":
+        words = [sys.executable, "-m", "rankpatrol", "run", "--job-dir", str(self._folder / name), "--no-probe", *command]
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ)
+        self._running.append(process)
+        return process
+
+    def _ranks(self, name: str) -> tuple[object, ...]:
+        run_dir = self.scheduler.run_dir(name)
+        return run_dir.places() if isinstance(run_dir, RunDir) else ()
+
+
+class SlurmSite:
+    """Batch jobs of one step on one node."""
+
+    unknown = "99999"
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self._jobs = cluster, []
+        self.scheduler = SlurmJobs(SlurmClient(), SystemClock())
+
+    def start(self) -> str:
+        sleeper = self.cluster.base / "sleeper.py"
+        sleeper.write_text(SLEEPER)
+        self._jobs.append(self.cluster.submit(f"srun -n2 --kill-on-bad-exit=1 {sys.executable} {sleeper}", "-N1", "-n2", "--requeue"))
+        wait_for(lambda: any(step.startswith(f"{self._jobs[-1]}.0 ") for step in self.scheduler.describe(self._jobs[-1]).steps), 20)
+        return self._jobs[-1]
+
+    def finished(self) -> str:
+        job = self.cluster.queue("true", "-N1")
+        wait_for(lambda: self.scheduler.describe(job).state is JobState.ENDED, 20)
+        return job
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._jobs:
+            self.cluster.slurm("scancel", *self._jobs, check=False)
+
+
+def wait_for(come_true, within_s: float) -> None:
+    until = time.monotonic() + within_s
+    while not come_true():
+        assert time.monotonic() < until, "it did not come to that"
+        time.sleep(0.05)
