@@ -12,7 +12,7 @@ from rankpatrol.journal import JsonLines, read_events
 
 
 def test_a_line_cut_by_a_killed_agent_is_left_out(tmp_path):
-    (tmp_path / "events.jsonl").write_text('{"kind": "alert"}\n{"kind": "verd')
+    (tmp_path / "events.jsonl").write_text('{"at_unix_s": 1.0, "kind": "alert"}\n{"kind": "verd')
     assert [event["kind"] for event in read_events(tmp_path)] == ["alert"]
 
 

@@ -7,6 +7,7 @@ from typing import NoReturn
 import click
 
 from rankpatrol import __version__
+from rankpatrol.cli.words import say
 from rankpatrol.core.errors import ExitCode, PatrolError
 
 # Imported only when called: `rankpatrol --version` stays quick, and a broken part does not take the others along.
@@ -76,6 +77,6 @@ def call(arguments: list[str]) -> int:
     except BrokenPipeError:
         return ExitCode.OK  # the reader (a pager, head) had enough
     except PatrolError as problem:
-        click.echo(f"rankpatrol: {problem}\n  {problem.help}", err=True)
+        say(f"rankpatrol: {problem}\n  {problem.help}", err=True)
         return problem.exit_code
     return done if isinstance(done, int) else ExitCode.OK

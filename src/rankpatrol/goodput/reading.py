@@ -17,7 +17,7 @@ _ONCE = frozenset({"job_started", "attempt_started", "resumed", "attempt_ended",
 _DISORDER_S = 5.0
 _CLOCK_STEPS_MOST = 3
 # What no XML and no terminal takes.
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 Ordered = tuple[tuple[Event, ...], tuple[str, ...]]
 
 
