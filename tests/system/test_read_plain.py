@@ -21,7 +21,7 @@ def test_what_is_not_there_is_the_callers_to_explain(tmp_path):
             read_plain(path, 1)
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink(path, path), lambda path: os.symlink("/dev/zero", path)])
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to(path), lambda path: path.symlink_to("/dev/zero")])
 def test_what_is_no_regular_file_is_refused_and_says_what_to_do(tmp_path, make):
     make(tmp_path / "a")
     with pytest.raises(BadInput) as refused:
