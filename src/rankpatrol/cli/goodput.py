@@ -1,7 +1,9 @@
 """`rankpatrol goodput`: where the time of a job went."""
 
+import gc
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -44,7 +46,8 @@ def goodput(job_dirs: tuple[Path, ...], as_json: bool, svg: Path | None) -> None
 
     Several job directories are added up: launches of the same command, one after another, are one run, with the time between them.
     """
-    accounts = [account_of(run) for run in runs_of(_launches(job_dirs))]
+    with _no_collector():
+        accounts = [account_of(run) for run in runs_of(_launches(job_dirs))]
     if svg is not None:
         _write(svg, accounts)
     if as_json:
@@ -58,6 +61,18 @@ def goodput(job_dirs: tuple[Path, ...], as_json: bool, svg: Path | None) -> None
         console.print(shown(f"all {len(accounts)} runs: {productive_s / wall_s if wall_s else 0:.1%} of {say_duration(wall_s)} productive"))
     if svg is not None:
         console.print(shown(f"picture: {svg}", style="dim"))
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Millions of events are no garbage, and going through them again and again takes as long as to read them."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _launches(job_dirs: Iterable[Path]) -> list[Launch]:
