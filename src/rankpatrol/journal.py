@@ -6,17 +6,22 @@ Each line is written to the spool on a local disk first; a courier carries it to
 import contextlib
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
+from rankpatrol.core.errors import BadInput
 from rankpatrol.incident.records import IncidentEvent
 from rankpatrol.system.background import Courier
 from rankpatrol.system.clock import Clock
+from rankpatrol.system.files import open_regular
 
 _UNWRITTEN_MOST = 1000
+_BLOCK_BYTES, _LONGEST_LINE_BYTES = 4 << 20, 16 << 20
+# Of what is deep enough, msgspec's decoder says so with a RecursionError.
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 class JsonLines:
@@ -79,22 +84,75 @@ def _carry(lines: JsonLines, record: Any) -> None:
     lines.append(record)
 
 
-def read_events(folder: Path) -> Iterator[dict[str, Any]]:
-    """The events so far; a last line that is not whole yet is left out."""
-    yield from _lines(folder / "events.jsonl", dict[str, Any])
+def _nobody(_lines_left_out: int) -> None:
+    """Nobody wants to know."""
+
+
+def read_events(folder: Path, *, about: bytes = b"", left_out: Callable[[int], None] = _nobody) -> Iterator[dict[str, Any]]:
+    """The events so far; a last line that is not whole yet is left out.
+
+    With `about`, only lines in which this stands are decoded (hundreds of progress lines come on one incident). What is no event by the
+    contract (an object with a kind and a time) is left out too, and `left_out` is told how many these were. Raises BadInput, NoPermission.
+    """
+    decoder = msgspec.json.Decoder(dict[str, Any])
+    spoiled = 0
+    for line, whole in _lines(folder / "events.jsonl", about):
+        try:
+            event = decoder.decode(line)
+        except _UNREADABLE:
+            spoiled += whole
+            continue
+        if isinstance(event.get("kind"), str) and _is_time(event.get("at_unix_s")):
+            yield event
+        else:
+            spoiled += 1
+    left_out(spoiled)
 
 
 def read_incident_events(folder: Path) -> Iterator[IncidentEvent]:
-    """The incident events so far, in order."""
-    yield from _lines(folder / "incidents.jsonl", IncidentEvent)
+    """The incident events so far, in order. Raises BadInput, NoPermission."""
+    decoder = msgspec.json.Decoder(IncidentEvent)
+    for line, _ in _lines(folder / "incidents.jsonl"):
+        with contextlib.suppress(*_UNREADABLE):
+            yield decoder.decode(line)
 
 
-def _lines(path: Path, kind: Any) -> Iterator[Any]:
-    decoder = msgspec.json.Decoder(kind)
+def _is_time(value: Any) -> bool:
+    """UTC seconds that a calendar has: until the year 5138."""
+    return isinstance(value, int | float) and 0 <= value < 1e11
+
+
+def _lines(path: Path, about: bytes = b"") -> Iterator[tuple[bytes, bool]]:
+    """The lines that are not blank and in which `about` stands, each with whether its end is there; a few MB in memory at a time."""
     try:
-        content = path.read_bytes()
+        file = open_regular(path)
     except FileNotFoundError:
         return
-    for line in content.splitlines():
-        with contextlib.suppress(msgspec.MsgspecError):
-            yield decoder.decode(line)
+    with file:
+        for line in whole_lines(_blocks(file, path), about):
+            if text := line.strip():
+                yield text, line.endswith(b"\n")
+
+
+def whole_lines(blocks: Iterable[bytes], about: bytes = b"") -> Iterator[bytes]:
+    """Blocks of bytes cut at the ends of lines. Of a line without an end no more than some MB are kept: it is no event."""
+    rest = b""
+    for block in blocks:
+        head, end, tail = block.rpartition(b"\n")
+        if not end:
+            rest = (rest + tail)[:_LONGEST_LINE_BYTES]
+            continue
+        text, rest = rest + head, tail
+        if about not in text:  # most blocks hold nothing but progress
+            continue
+        yield from (line + b"\n" for line in text.split(b"\n") if about in line)
+    if rest and about in rest:
+        yield rest
+
+
+def _blocks(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    try:
+        while block := file.read(_BLOCK_BYTES):
+            yield block
+    except OSError as problem:
+        raise BadInput(f"{path} cannot be read: {problem.strerror}", help="Its disk or its server refuses; look again later.") from problem

@@ -1,5 +1,6 @@
 """The journal loses nothing to a disk that is full for a while, and reads what a killed agent left."""
 
+import itertools
 import json
 import os
 import subprocess
@@ -7,12 +8,14 @@ import sys
 import textwrap
 
 import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
 
-from rankpatrol.journal import JsonLines, read_events
+from rankpatrol.journal import JsonLines, read_events, whole_lines
 
 
 def test_a_line_cut_by_a_killed_agent_is_left_out(tmp_path):
-    (tmp_path / "events.jsonl").write_text('{"kind": "alert"}\n{"kind": "verd')
+    (tmp_path / "events.jsonl").write_text('{"at_unix_s": 1.0, "kind": "alert"}\n{"kind": "verd')
     assert [event["kind"] for event in read_events(tmp_path)] == ["alert"]
 
 
@@ -46,3 +49,26 @@ def test_a_line_is_one_append(tmp_path):
     os.truncate(tmp_path / "events.jsonl", 0)  # a user empties it
     assert lines.append({"b": 2})
     assert msgspec.json.decode((tmp_path / "events.jsonl").read_bytes()) == {"b": 2}
+
+
+def test_only_lines_that_speak_of_the_matter_are_decoded(tmp_path):
+    lines = [f'{{"at_unix_s":{at}.0,"kind":"progress","step":{at}}}' for at in range(200_000)]
+    lines[150_000] = '{"at_unix_s":150000.0,"kind":"alert","incident":1}'
+    lines[150_001] = '{"at_unix_s":150001.0,"kind":"verdict","incident":1'
+    (tmp_path / "events.jsonl").write_text("\n".join(lines) + "\n")
+    left_out = []
+    assert [event["kind"] for event in read_events(tmp_path, about=b'"incident"', left_out=left_out.append)] == ["alert"]
+    assert left_out == [1]
+    assert sum(1 for _ in read_events(tmp_path)) == 199_999
+
+
+@given(
+    st.lists(st.binary(max_size=6).filter(lambda line: b"\n" not in line), max_size=8),
+    st.lists(st.integers(0, 60), max_size=5),
+    st.booleans(),
+)
+def test_lines_are_the_same_however_the_blocks_are_cut(lines, cuts, ended):
+    content = b"\n".join(lines) + (b"\n" if ended else b"")
+    places = sorted({min(cut, len(content)) for cut in cuts} | {0, len(content)})
+    blocks = [content[begin:end] for begin, end in itertools.pairwise(places)]
+    assert b"".join(whole_lines(blocks)) == content

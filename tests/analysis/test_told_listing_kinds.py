@@ -123,3 +123,76 @@ def counts(*numbers, communicator="#0-0"):
 def test_counts_of_several_ranks_may_share_a_line(text, expected, ranks):
     found = diagnose_listing(text)
     assert ((found.verdict, found.cause), found.culprit_ranks) == (expected, ranks)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Cpus_allowed:\t30",
+        "Cpus_allowed:\t00000000,00000030",
+        "taskset -p 30 17",
+        "/proc/irq/24/smp_affinity: 30",
+        "cpu_mask: 30",
+        "affinity mask: 30",
+        "num_cpus=30",
+        "cpus: 30",
+        "cores = 30",
+        "--cpus=30",
+        "SLURM_CPUS_ON_NODE=30",
+        "SLURM_CPUS_PER_TASK=30",
+        "Mems_allowed:\t30",
+    ],
+)
+def test_bits_and_counts_are_no_numbers_of_cpus(line):
+    found = diagnose_listing(f"{line}\npid 17's current affinity list: 0-1\nCpus_allowed_list:\t0-1\n")
+    assert found is None or found.verdict != "misbound"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "taskset -c 30 python train.py",
+        "taskset -pc 30 17",
+        "taskset --cpu-list 30 python",
+        "bind rank 3 to cores 30",
+        "cpu_affinity: 30-31",
+        "cpus: 30-31",
+        "core: 30",
+    ],
+)
+def test_cpus_that_are_asked_for_by_number_are_still_read(line):
+    assert answer(f"{line}\nCpus_allowed_list:\t0-1\n") == ("misbound", "affinity_outside_cpuset")
+
+
+@pytest.mark.parametrize(
+    ("mask", "expected"),
+    [("00000000,00000003", ("ok", "none")), ("ff", ("ok", "none")), ("ff000000", ("misbound", "affinity_outside_cpuset"))],
+)
+def test_the_mask_of_cpus_near_a_device_is_read_as_bits(mask, expected):
+    assert answer(f"local_cpus: {mask}\nCpus_allowed_list:\t0-1\n") == expected
+
+
+def test_a_list_of_near_cpus_that_cannot_be_read_is_not_empty():
+    assert answer("local_cpulist: 999999\nCpus_allowed_list:\t0-1\n") in {None, ("undetermined", "unknown")}
+
+
+SMI = (
+    "| NVIDIA-SMI 535.129.03             Driver Version: 535.129.03   CUDA Version: 12.2     |\n"
+    "|   0  NVIDIA A100-SXM4-80GB          On  | 00000000:07:00.0 Off |                    0 |\n"
+    "| N/A   35C    P0              65W / 400W |  40000MiB / 81920MiB |    100%      Default |\n"
+    "|   1  NVIDIA A100-SXM4-80GB          On  | 00000000:0B:00.0 Off |                    0 |\n"
+    "| N/A   33C    P0              62W / 400W |  40000MiB / 81920MiB |      0%      Default |\n"
+    "|    0   N/A  N/A   1234567      C   python                                    39990MiB |\n"
+    "|    1   N/A  N/A   1234568      C   python                                    39990MiB |\n"
+)
+
+
+def test_a_list_that_was_not_given_is_not_spoken_of():
+    found = diagnose_listing(SMI)
+    assert found.verdict == "undetermined"
+    assert "1 of 2 GPUs are busy at low power" in found.sentence
+    assert "no list of processes was given" in found.sentence
+    assert any("ps -eo" in advice for advice in found.suggested)
+    assert (
+        "is not in the list of processes" in diagnose_listing(SMI + PS + "      7       1 Ssl     02:40:02 noor     python x.py\n").sentence
+    )

@@ -106,7 +106,23 @@ def test_a_text_without_rank_numbers_names_a_process_and_no_rank():
     text = "\n".join(line for line in text.splitlines() if not line.startswith("-- x"))
     found = diagnose_stacks(text)
     assert (found.cause, found.culprit_ranks) == (LOADER, None)
-    assert any("process 4103" in reason for reason in found.reasons_against)
+    assert "process 4103" in found.sentence
+    assert "rank 3" not in str(found)
+
+
+def test_the_one_process_of_a_dump_gets_no_rank_and_a_next_step():
+    head = "Process 4242: python train.py\nPython v3.11.7 (/usr/bin/python3.11)\n\n"
+    alone = head + 'Thread 4242 (idle): "MainThread"\n    fetch (data.py:20)\n    main (train.py:31)\n'
+    found = diagnose_stacks(alone)
+    assert found.sentence == "one process is shown, and it waits for no other: process 4242: stands in fetch (data.py:20)"
+    assert "rank 0" not in str(found)
+    assert "stacks of all ranks" in found.suggested[0]
+
+
+def test_processes_without_a_number_are_counted_as_processes():
+    text = "\n".join(f'Thread 0x7f0{at} (most recent call first):\n  File "/a/train.py", line {at}, in main\n' for at in range(1, 3))
+    found = diagnose_stacks(text)
+    assert found is None or not any(word in str(found) for word in ("rank 0", "rank 1", "ranks 0"))
 
 
 def test_the_old_launchers_argument_is_a_rank():

@@ -136,3 +136,29 @@ def test_errors_of_an_earlier_attempt_are_not_todays(tmp_path):
     steps = "".join(f"[rank{rank}]: 2026-01-01 10:00:{n:02} step {n} loss 2\n" for n in range(9) for rank in range(4))
     (tmp_path / "log").write_text("".join(waited(rank) for rank in range(3)) + steps + "-- now=2026-01-01 10:00:10 --\n")
     assert diagnose((str(tmp_path),)).diagnosis.verdict == "healthy"
+
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n"
+
+
+@pytest.mark.parametrize("text", [f"[rank3]: {OOM}", f"[rank3]: {OOM}{OOM}", f"{OOM}[rank3]: {OOM}"])
+def test_one_failure_is_not_its_own_doubt(tmp_path, text):
+    (tmp_path / "job.log").write_text(text)
+    found = diagnose((str(tmp_path),)).diagnosis
+    assert (found.cause, found.culprit_ranks, found.reasons_against) == ("gpu_oom", (3,), ())
+
+
+BAD = 'Traceback (most recent call last):\n  File "/a/train.py", line 3, in main\n    f()\nValueError: bad x\n'
+RANKED = "".join(f"[rank3]: {line}\n" for line in BAD.splitlines())
+
+
+@pytest.mark.parametrize("text", [RANKED, BAD + RANKED, RANKED + BAD])
+def test_a_failure_that_is_written_with_and_without_its_rank_is_that_ranks(tmp_path, text):
+    (tmp_path / "job.log").write_text(text)
+    assert "rank 3 raised ValueError: bad x" in diagnose((str(tmp_path),)).diagnosis.sentence
+
+
+def test_the_same_failure_in_another_file_may_be_anothers(tmp_path):
+    (tmp_path / "a.log").write_text(BAD)
+    (tmp_path / "b.log").write_text(RANKED)
+    assert "rank 3 raised" not in diagnose((str(tmp_path),)).diagnosis.sentence

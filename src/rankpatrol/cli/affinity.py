@@ -33,6 +33,7 @@ from rankpatrol.affinity.plan import (
 from rankpatrol.affinity.running import RunningRank, running_process, running_ranks
 from rankpatrol.affinity.topo_m import disagreements, read_topo
 from rankpatrol.affinity.visible import Choice, seen_gpus
+from rankpatrol.cli.words import say
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.core.records import Missing
 
@@ -61,14 +62,14 @@ def show(*, measured: bool, topo: TextIO | None, root: str, as_json: bool) -> in
     else:
         _print_machine(ground.machine, held, root)
         for gpu in ground.gpus:
-            click.echo(f"GPU {_gpu_words(gpu, ground)}")
-            click.echo(f"    network: {_network_words(nearest_nics(gpu, nics))}")
+            say(f"GPU {_gpu_words(gpu, ground)}")
+            say(f"    network: {_network_words(nearest_nics(gpu, nics))}")
         if not ground.gpus:
-            click.echo("no GPU is seen here")
+            say("no GPU is seen here")
         for speed in speeds:
-            click.echo(_speed_words(speed))
+            say(_speed_words(speed))
         for doubt in doubts:
-            click.echo(f"warning: {doubt}")
+            say(f"warning: {doubt}")
     return ExitCode.WARNING if doubts else ExitCode.OK
 
 
@@ -94,9 +95,9 @@ def plan(*, ranks: int | None, mode: str, memory: str, root: str, as_json: bool)
         _print_json({"ranks": [document(one) for one in made]})
     else:
         for one in made:
-            click.echo(f"local rank {one.rank}: {describe(one)}")
+            say(f"local rank {one.rank}: {describe(one)}")
             for note in one.notes:
-                click.echo(f"    {note}")
+                say(f"    {note}")
         _print_left_over(made, held, mode)
     return ExitCode.WARNING if any(one.decision == REFUSED for one in made) else ExitCode.OK
 
@@ -116,7 +117,7 @@ def check(*, pids: tuple[int, ...], gpu: str | None, as_json: bool) -> int:
         raise UsageProblem("--gpu needs exactly one --pid", help="rankpatrol affinity check --pid PID --gpu 0000:18:00.0")
     running = [_process(pid) for pid in pids] if pids else list(running_ranks())
     if not running and not as_json:
-        click.echo("no rank runs here that this user may look at (a process with LOCAL_RANK, SLURM_LOCALID … in its environment)")
+        say("no rank runs here that this user may look at (a process with LOCAL_RANK, SLURM_LOCALID … in its environment)")
     ground = binder.survey([rank.environment for rank in running], ask_driver=True)
     audits = [_audit(rank, ground, gpu) for rank in running]
     if as_json:
@@ -124,9 +125,9 @@ def check(*, pids: tuple[int, ...], gpu: str | None, as_json: bool) -> int:
     else:
         for audit in audits:
             for finding in audit.findings:
-                click.echo(f"{audit.verdict.replace('_', ' ')}: {finding}")
+                say(f"{audit.verdict.replace('_', ' ')}: {finding}")
             if audit.verdict == AuditVerdict.MISBOUND:
-                click.echo(f"    which GPU it uses is known so: {audit.gpu_known_by}")
+                say(f"    which GPU it uses is known so: {audit.gpu_known_by}")
     return _exit_code(audits)
 
 
@@ -182,20 +183,20 @@ def _doubts(ground: binder.Ground, topo: TextIO | None) -> list[str]:
 
 def _print_machine(machine: Machine, held: kernel.Held, root: str) -> None:
     with_cpus = machine.with_cpus()
-    click.echo(f"{len(with_cpus)} NUMA node{'s have' if len(with_cpus) != 1 else ' has'} the {len(machine.cpus())} CPUs")
+    say(f"{len(with_cpus)} NUMA node{'s have' if len(with_cpus) != 1 else ' has'} the {len(machine.cpus())} CPUs")
     for node in machine.nodes.values():
         far = ", ".join(f"{distance} to node {to}" for to, distance in node.distances.items() if to != node.number)
         cpus = f"CPUs {format_cpus(node.cpus)}" if node.cpus else "memory only"
         words = [cpus, _memory_words(node.number, root), f"distance {far}" if far else ""]
-        click.echo(f"node {node.number}: {', '.join(word for word in words if word)}")
+        say(f"node {node.number}: {', '.join(word for word in words if word)}")
     cores = sysfs.read_cores(machine.cpus(), root)
     threads = max((len(core) for core in cores.cores), default=1)
     caches = f", {len(cores.caches)} last-level cache{'s' if len(cores.caches) != 1 else ''}" if cores.caches else ""
-    click.echo(f"{len(cores.cores)} cores of up to {threads} thread{'s' if threads > 1 else ''}{caches}")
+    say(f"{len(cores.cores)} cores of up to {threads} thread{'s' if threads > 1 else ''}{caches}")
     if root == "/":
-        click.echo(f"this process may use CPUs {format_cpus(held.cpus)} and memory of node {format_cpus(held.memory_nodes)}")
+        say(f"this process may use CPUs {format_cpus(held.cpus)} and memory of node {format_cpus(held.memory_nodes)}")
     if len(with_cpus) <= 1:
-        click.echo("there is nothing to bind on this machine")
+        say("there is nothing to bind on this machine")
 
 
 def _memory_words(node: int, root: str) -> str:
@@ -225,7 +226,7 @@ def _print_left_over(made: Iterable[RankPlan], held: kernel.Held, mode: str) -> 
     bound = [one for one in made if one.decision == BIND]
     left = held.cpus - {cpu for one in bound for cpu in one.cpus}
     if bound and len(left) * 4 > len(held.cpus):
-        click.echo(f"CPUs {format_cpus(left)} get no rank in mode {mode}: no GPU is on their nodes, or not for these ranks")
+        say(f"CPUs {format_cpus(left)} get no rank in mode {mode}: no GPU is on their nodes, or not for these ranks")
 
 
 def _shown(

@@ -10,6 +10,7 @@ from rankpatrol.affinity import binder, kernel
 from rankpatrol.affinity.cpus import format_cpus
 from rankpatrol.affinity.plan import BIND, CORE, NO_MEMORY, NODE, NOTHING, PREFERRED, STRICT, RankPlan, Want, describe
 from rankpatrol.affinity.sysfs import read_gpu
+from rankpatrol.cli.words import say
 from rankpatrol.core.errors import BadInput, CommandFailed, UsageProblem
 
 _NOT_THERE, _CANNOT_RUN = 127, 126  # the shell's own numbers
@@ -68,9 +69,9 @@ def _planned(want: Want, address: str | None, *, force: bool) -> RankPlan:
 
 
 def _say(made: RankPlan, notes: tuple[str, ...]) -> None:
-    click.echo(f"rankpatrol: local rank {made.rank}: {'bound to ' if made.decision == BIND else ''}{describe(made)}", err=True)
+    say(f"rankpatrol: local rank {made.rank}: {'bound to ' if made.decision == BIND else ''}{describe(made)}", err=True)
     for note in notes:
-        click.echo(f"rankpatrol: local rank {made.rank}: {note}", err=True)
+        say(f"rankpatrol: local rank {made.rank}: {note}", err=True)
 
 
 def _become(words: tuple[str, ...]) -> NoReturn:

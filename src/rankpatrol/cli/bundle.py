@@ -8,8 +8,8 @@ from typing import Any
 import click
 import msgspec
 from rich.console import Console
-from rich.text import Text
 
+from rankpatrol.cli.screen import shown
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.durations import say_duration
 from rankpatrol.core.errors import ExitCode
@@ -128,9 +128,8 @@ def _or_null(value: Any) -> Any:
 
 
 def _say(text: str, style: str = "") -> None:
-    """One line; colour only on a terminal. What a log slipped into a sentence must not steer the terminal."""
-    plain = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
-    Console(highlight=False).print(Text(plain, style=style), soft_wrap=True)
+    """One line; colour only on a terminal."""
+    Console(highlight=False).print(shown(text, style), soft_wrap=True)
 
 
 def _print_json(value: Any) -> None:

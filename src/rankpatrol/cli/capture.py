@@ -9,6 +9,7 @@ import msgspec
 from rankpatrol.agent.on_request import Whom, whom_by_job, whom_by_pid
 from rankpatrol.agent.on_request import capture as take
 from rankpatrol.cli.jobs import run_dir_named
+from rankpatrol.cli.words import say
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import RankSample
@@ -44,10 +45,10 @@ def capture(pid: int | None, job: str | None, out: Path, *, as_json: bool) -> in
 
 def _print(out: Path, ranks: tuple[RankSample, ...], without: dict[int, str]) -> None:
     children = sum(len(sample.descendants) for sample in ranks)
-    click.echo(f"{out}: sealed, {len(ranks)} ranks and {children} processes below them")
+    say(f"{out}: sealed, {len(ranks)} ranks and {children} processes below them")
     for rank, why in without.items():
-        click.echo(f"  rank {rank}: no stack: {why}")
-    click.echo(f"  look at it: {out / 'report.html'}, or rankpatrol bundle show {out}")
+        say(f"  rank {rank}: no stack: {why}")
+    say(f"  look at it: {out / 'report.html'}, or rankpatrol bundle show {out}")
 
 
 def _whom_by_job(job: str) -> Whom:

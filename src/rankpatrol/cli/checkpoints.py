@@ -18,6 +18,7 @@ from rankpatrol.checkpoints.pointers import put_right, repairs, wrong_pointers
 from rankpatrol.checkpoints.quarantine import NotQuarantined, condemn, plan_quarantine, quarantine
 from rankpatrol.checkpoints.report import STILL_WRITING_S, CheckpointReport, CheckpointVerdict, Selection
 from rankpatrol.checkpoints.verifier import Closeness, Verifier
+from rankpatrol.cli.words import plain, say
 from rankpatrol.core.errors import ExitCode, UsageProblem
 
 _SEVERITY = (ExitCode.OK, ExitCode.WARNING, ExitCode.UNKNOWN, ExitCode.CRITICAL)
@@ -90,7 +91,7 @@ def verify(
             if not as_json:
                 _print_reports(found)
                 if not found:
-                    click.echo(f"{click.format_filename(path)} holds no checkpoint files", err=True)
+                    say(f"{click.format_filename(path)} holds no checkpoint files", err=True)
     if as_json:
         _print_json({"reports": reports})
     sys.exit(max(codes, key=_SEVERITY.index))
@@ -148,7 +149,7 @@ def repair(
         now_unix_s = verifier.now_unix_s()
     if selection.newest_good is None:
         _print_reports(selection.rejected, err=True)
-        click.echo(f"nothing was changed: no checkpoint in {click.format_filename(directory)} is good", err=True)
+        say(f"nothing was changed: no checkpoint in {click.format_filename(directory)} is good", err=True)
         sys.exit(ExitCode.CRITICAL)
     planned = repairs(directory, selection, now_unix_s)
     renames = plan_quarantine(selection) if with_quarantine else ()
@@ -173,7 +174,7 @@ def repair(
             _say(as_json, f"renamed {bad.path} to {renamed[-1]}: {bad.why}")
         except NotQuarantined as problem:
             left += 1
-            click.echo(f"{problem}. {problem.help}", err=True)
+            say(f"{problem}. {problem.help}", err=True)
     wrong = wrong_pointers(directory, selection, now_unix_s)
     if as_json:
         _print_json(
@@ -182,7 +183,7 @@ def repair(
     else:
         _print_reports(wrong, err=True)
         if not planned and not renames:
-            click.echo("no pointer needed a repair" if not wrong else "no pointer could be repaired", err=bool(wrong))
+            say("no pointer needed a repair" if not wrong else "no pointer could be repaired", err=bool(wrong))
     sys.exit(ExitCode.WARNING if wrong or left else ExitCode.OK)
 
 
@@ -195,7 +196,7 @@ def _reading(closeness: Closeness, ledger: Path | None, most_bytes_s: float | No
     try:
         kept.save()
     except OSError as problem:
-        click.echo(f"what was found could not be remembered: {problem.strerror} ({problem.filename})", err=True)
+        say(f"what was found could not be remembered: {problem.strerror} ({problem.filename})", err=True)
 
 
 @contextmanager
@@ -279,25 +280,27 @@ def _selection_code(selection: Selection) -> ExitCode:
 def _print_reports(reports: Iterable[CheckpointReport], *, err: bool = False) -> None:
     for report in reports:
         step = "" if report.step is None else f" (step {report.step})"
-        click.echo(f"{report.verdict}: {report.path}{step}\n  {report.sentence}", err=err)
+        say(f"{report.verdict}: {report.path}{step}\n  {report.sentence}", err=err)
         for sentence in report.more:
-            click.echo(f"  {sentence}", err=err)
+            say(f"  {sentence}", err=err)
 
 
 def _print_selection(selection: Selection) -> None:
     _print_reports((*selection.rejected, *selection.pointers), err=True)
     if selection.newest_good is None:
         looked = f"none of {len(selection.rejected)} files is good" if selection.rejected else "it holds no checkpoint files"
-        click.echo(f"no good checkpoint in {selection.directory}: {looked}", err=True)
+        say(f"no good checkpoint in {selection.directory}: {looked}", err=True)
         return
     if selection.lost_steps:
-        click.echo(f"{selection.lost_steps} steps are lost to the newer ones that are not good", err=True)
-    click.echo(selection.newest_good.path)
+        say(f"{selection.lost_steps} steps are lost to the newer ones that are not good", err=True)
+    # A program gets the very name; a person's terminal is not steered by it.
+    path = selection.newest_good.path
+    click.echo(plain(path) if sys.stdout.isatty() else path)
 
 
 def _say(as_json: bool, what: str) -> None:
     if not as_json:
-        click.echo(what)
+        say(what)
 
 
 def _print_json(document: object) -> None:

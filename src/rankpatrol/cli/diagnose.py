@@ -8,8 +8,9 @@ import click
 import msgspec
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.text import Text
 
+from rankpatrol.cli.screen import shown
+from rankpatrol.cli.words import say
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.errors import ExitCode, UsageProblem
 from rankpatrol.intake.diagnose import Answer, Watch, diagnose
@@ -51,9 +52,9 @@ def diagnose_command(paths: tuple[str, ...], *, as_json: bool) -> int:
     else:
         _print(answer)
     for reason in answer.missing[:5]:
-        click.echo(f"rankpatrol: not read: {_plain(reason)}", err=True)
+        say(f"rankpatrol: not read: {reason}", err=True)
     if len(answer.missing) > 5:
-        click.echo(f"rankpatrol: and {len(answer.missing) - 5} more could not be read", err=True)
+        say(f"rankpatrol: and {len(answer.missing) - 5} more could not be read", err=True)
     return _exit_code(answer.diagnosis)
 
 
@@ -73,16 +74,11 @@ def _bar() -> Iterator[Watch]:
 def _print(answer: Answer) -> None:
     diagnosis = answer.diagnosis
     console = Console(soft_wrap=True, highlight=False)
-    console.print(Text(_plain(f"{diagnosis.verdict} / {diagnosis.cause} ({diagnosis.certainty}): {diagnosis.sentence}"), style="bold"))
+    console.print(shown(f"{diagnosis.verdict} / {diagnosis.cause} ({diagnosis.certainty}): {diagnosis.sentence}", style="bold"))
     for title, lines in _paragraphs(diagnosis):
         for at, line in enumerate(lines):
-            console.print(Text(_plain(f"  {title if at == 0 else '':9}{line}")))
+            console.print(shown(f"  {title if at == 0 else '':9}{line}"))
 
 
 def _paragraphs(diagnosis: Diagnosis) -> tuple[tuple[str, tuple[str, ...]], ...]:
     return ("for:", diagnosis.reasons_for), ("against:", diagnosis.reasons_against), ("do next:", diagnosis.suggested)
-
-
-def _plain(text: str) -> str:
-    """What a log slipped into a sentence must not steer the terminal."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

@@ -11,6 +11,7 @@ from rich.text import Text
 from rankpatrol.agent.roster import current_attempt
 from rankpatrol.agent.within import marks_of
 from rankpatrol.cli.jobs import find_job, run_dir_of
+from rankpatrol.cli.screen import shown
 from rankpatrol.core.errors import BadInput
 from rankpatrol.core.records import Missing
 from rankpatrol.doctor.checks import examine
@@ -90,9 +91,11 @@ def _print(rows: tuple[Row, ...]) -> None:
     console = Console(soft_wrap=True)
     for row in rows:
         mark, style = _MARKS[row.level]
-        console.print(Text.assemble((f"{mark:<10}", style), f"{row.name:<30}{row.found}"))
+        console.print(Text.assemble((f"{mark:<10}", style), shown(f"{row.name:<30}{row.found}")))
         if row.fix:
-            console.print(Text(f"{'':<40}→ {row.fix}", style="dim"))
-    console.print(Text("\nTouched of a training under `rankpatrol run`:", style="bold"))
+            console.print(shown(f"{'':<40}→ {row.fix}", style="dim"))
+    console.print()
+    console.print(shown("Touched of a training under `rankpatrol run`:", style="bold"))
     for touch in TOUCHED:
-        console.print(Text(f"  {touch.what}\n    off by: {touch.switch}"))
+        console.print(shown(f"  {touch.what}"))
+        console.print(shown(f"    off by: {touch.switch}"))

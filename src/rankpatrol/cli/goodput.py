@@ -1,6 +1,9 @@
 """`rankpatrol goodput`: where the time of a job went."""
 
-from collections.abc import Iterable, Sequence
+import gc
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -9,16 +12,16 @@ from jinja2 import Environment, PackageLoader
 from rich.console import Console
 from rich.text import Text
 
+from rankpatrol.cli.screen import shown
 from rankpatrol.core.durations import say_duration
-from rankpatrol.core.errors import BadInput, NoPermission
+from rankpatrol.core.errors import BadInput
 from rankpatrol.core.records import Missing
 from rankpatrol.evidence.picture import say_ranks
 from rankpatrol.goodput.account import account_of, runs_of
 from rankpatrol.goodput.picture import draw, name_of, title
-from rankpatrol.goodput.reading import plain
 from rankpatrol.goodput.records import BADPUT_TYPES, Account, Card, Launch, Part
 from rankpatrol.goodput.story import launch_of
-from rankpatrol.system.files import write_atomic
+from rankpatrol.system.files import read_plain, write_atomic
 
 _COLOURS = {
     Part.PRODUCTIVE: "green",
@@ -31,6 +34,7 @@ _COLOURS = {
     Part.IDLE: "bright_black",
 }
 _BAR_COLUMNS = 40
+_MOST_BYTES = 8 << 30
 
 
 @click.command()
@@ -42,7 +46,8 @@ def goodput(job_dirs: tuple[Path, ...], as_json: bool, svg: Path | None) -> None
 
     Several job directories are added up: launches of the same command, one after another, are one run, with the time between them.
     """
-    accounts = [account_of(run) for run in runs_of(_launches(job_dirs))]
+    with _no_collector():
+        accounts = [account_of(run) for run in runs_of(_launches(job_dirs))]
     if svg is not None:
         _write(svg, accounts)
     if as_json:
@@ -53,27 +58,35 @@ def goodput(job_dirs: tuple[Path, ...], as_json: bool, svg: Path | None) -> None
         _print(console, account)
     if len(accounts) > 1:
         wall_s, productive_s = _total(accounts)
-        console.print(Text(f"all {len(accounts)} runs: {productive_s / wall_s if wall_s else 0:.1%} of {say_duration(wall_s)} productive"))
+        console.print(shown(f"all {len(accounts)} runs: {productive_s / wall_s if wall_s else 0:.1%} of {say_duration(wall_s)} productive"))
     if svg is not None:
-        console.print(Text(f"picture: {svg}", style="dim"))
+        console.print(shown(f"picture: {svg}", style="dim"))
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Millions of events are no garbage, and going through them again and again takes as long as to read them."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _launches(job_dirs: Iterable[Path]) -> list[Launch]:
     """Each directory once, however often it is named. Raises BadInput where one has no events."""
-    folders = {folder.resolve(): folder for folder in job_dirs}
+    folders = {os.path.realpath(folder): folder for folder in job_dirs}
     return [_launch(folder, number) for number, folder in enumerate(folders.values())]
 
 
 def _launch(folder: Path, number: int) -> Launch:
     path = folder / "events.jsonl" if folder.is_dir() else folder
     try:
-        content = path.read_bytes()
+        content = read_plain(path, _MOST_BYTES)
     except FileNotFoundError:
         raise BadInput(f"{folder} is not a job directory: it has no events.jsonl", help=_WHICH) from None
-    except PermissionError as problem:
-        raise NoPermission(f"{path} cannot be read", help="Ask its owner, or copy it.") from problem
-    except OSError as problem:
-        raise BadInput(f"{path} cannot be read: {problem.strerror}", help=_WHICH) from problem
     found = launch_of(str(folder), content, number)
     if found is None:
         raise BadInput(f"{path} holds no event", help="The agent writes the first ones when all ranks have started; look again.")
@@ -100,17 +113,17 @@ def _total(accounts: Iterable[Account]) -> tuple[float, float]:
 
 
 def _print(console: Console, account: Account) -> None:
-    console.print(Text(plain(", ".join(account.sources)), style="dim"))
-    console.print(Text(title(account), style="bold"))
+    console.print(shown(", ".join(account.sources), style="dim"))
+    console.print(shown(title(account), style="bold"))
     for part, length_s in account.parts_s.items():
         if length_s:
             console.print(_row(part, length_s, account.wall_s))
     if account.cards:
-        console.print(Text(_means(account)))
+        console.print(shown(_means(account)))
     for card in account.cards:
         _print_card(console, card)
     for remark in account.remarks:
-        console.print(Text(f"note: {plain(remark)}", style="yellow"))
+        console.print(shown(f"note: {remark}", style="yellow"))
 
 
 def _row(part: Part, length_s: float, wall_s: float) -> Text:
@@ -141,14 +154,14 @@ def _print_card(console: Console, card: Card) -> None:
     who = f", {say_ranks(incident.culprit_ranks)}" if incident.culprit_ranks else ", nobody named"
     where = f" on {', '.join(card.nodes)}" if card.nodes else ""
     head = f"incident {incident.incident} (attempt {incident.attempt}): {incident.verdict or 'alert'} / {incident.cause}{who}{where}"
-    console.print(Text(head, style="bold"))
+    console.print(shown(head, style="bold"))
     if incident.sentence:
-        console.print(Text(f"  {incident.sentence}"))
+        console.print(shown(f"  {incident.sentence}"))
     times = (("detected", card.time_to_detect_s), ("named", card.time_to_identify_s), ("back", card.time_to_recover_s))
-    console.print(Text("  after its onset: " + " · ".join(f"{name} {_duration(value)}" for name, value in times)))
-    console.print(Text(f"  cost: {_say_cost(card)}"))
+    console.print(shown("  after its onset: " + " · ".join(f"{name} {_duration(value)}" for name, value in times)))
+    console.print(shown(f"  cost: {_say_cost(card)}"))
     if card.prevented:
-        console.print(Text(f"  {_say_prevented(card)}"))
+        console.print(shown(f"  {_say_prevented(card)}"))
 
 
 def _say_cost(card: Card) -> str:

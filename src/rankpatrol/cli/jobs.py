@@ -6,13 +6,19 @@ from typing import Any
 
 import msgspec
 
+from rankpatrol.cli.job_state import JobState
 from rankpatrol.config.resolve import Sources, resolve, values
 from rankpatrol.core.errors import BadInput, NoPermission
 from rankpatrol.launch.rundir import JobSpec, RunDir, launcher_of, run_dir_folders
+from rankpatrol.system.files import read_plain
 from rankpatrol.system.process import identify
 
 # The agent writes its state once a second; much older than that, it is not running.
 STALE_S = 10.0
+# A state of ten thousand ranks has some MB.
+_MOST_BYTES = 64 << 20
+# Of what is deep enough, msgspec's decoder says so with a RecursionError.
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def find_job(job_dir: Path | None) -> Path:
@@ -22,33 +28,33 @@ def find_job(job_dir: Path | None) -> Path:
             raise BadInput(f"{job_dir} is not a job directory", help="Give the folder that `rankpatrol run` named in its first line.")
         return job_dir
     jobs: Path = values(resolve(Sources.here(), {}))["jobs_dir"]
-    found = sorted(jobs.glob("*/job.json"), key=lambda path: path.stat().st_mtime)
+    found = sorted((since_s, path) for path in jobs.glob("*/job.json") if (since_s := _changed_unix_s(path)) is not None)
     if not found:
         raise BadInput("there is no job here", help="Start one with `rankpatrol run torchrun …`, or give a job directory.")
-    return found[-1].parent
+    return found[-1][1].parent
 
 
-def read_state(folder: Path) -> dict[str, Any]:
-    """The job's last state. Raises BadInput where there is none, or where it cannot be read."""
+def read_state(folder: Path) -> tuple[JobState, dict[str, Any]]:
+    """The job's last state, typed, and all of it as it was written. Raises BadInput where there is none, or where it cannot be read."""
+    path = folder / "state.json"
     try:
-        return msgspec.json.decode((folder / "state.json").read_bytes(), type=dict[str, Any])
+        whole = msgspec.json.decode(read_plain(path, _MOST_BYTES), type=dict[str, Any])
+        return msgspec.convert(whole, JobState), whole
     except FileNotFoundError:
         raise BadInput(f"{folder} has no state yet", help="The agent writes it within seconds of the start; look again.") from None
-    except PermissionError:
+    except NoPermission:
         raise _closed(folder) from None
-    except msgspec.MsgspecError as problem:
-        raise BadInput(
-            f"{folder / 'state.json'} cannot be read: {problem}", help="Was it edited? `events.jsonl` has the story."
-        ) from problem
+    except _UNREADABLE as problem:
+        raise BadInput(f"{path} cannot be read: {problem}", help="Was it edited? `events.jsonl` has the story.") from problem
 
 
 def run_dir_of(folder: Path) -> RunDir:
     """The run directory of a job that runs on this machine. Raises BadInput where the job is over, or runs elsewhere."""
     try:
-        named = msgspec.json.decode((folder / "job.json").read_bytes(), type=dict[str, Any]).get("run_dir")
-    except (OSError, msgspec.MsgspecError) as problem:
+        named = msgspec.json.decode(read_plain(folder / "job.json", _MOST_BYTES), type=dict[str, Any]).get("run_dir")
+    except (OSError, *_UNREADABLE) as problem:
         raise BadInput(f"{folder / 'job.json'} cannot be read: {problem}", help="Give the job directory of a running job.") from problem
-    if not isinstance(named, str):
+    if not isinstance(named, str) or not named or "\0" in named:
         raise BadInput(f"{folder / 'job.json'} names no run directory", help="Give the job directory of a running job.")
     path = Path(named)
     if not _is_there(path / "job.json"):
@@ -88,9 +94,19 @@ def _runs_as(job: str, path: Path) -> bool:
 def _is_there(path: Path) -> bool:
     """Raises NoPermission where its folder does not let us look."""
     try:
-        return path.exists()
+        path.stat()
     except PermissionError:
         raise _closed(path.parent) from None
+    except (OSError, ValueError):  # not there, a loop of links, a name that no file can have
+        return False
+    return True
+
+
+def _changed_unix_s(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
 
 
 def _closed(folder: Path) -> NoPermission:

@@ -6,8 +6,9 @@ import click
 import msgspec
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from rankpatrol.cli.screen import shown
+from rankpatrol.cli.words import say
 from rankpatrol.core.errors import ExitCode, UsageProblem
 from rankpatrol.lemons.advice import Weights, exclude_option, node_affinity, stories
 from rankpatrol.lemons.memory import LemonMemory, lemon_path
@@ -47,23 +48,23 @@ def lemons(as_json: bool, forget: str | None, yes: bool) -> int:
 def _forget(memory: LemonMemory, node: str, *, yes: bool) -> int:
     if not yes:
         raise UsageProblem(f"the incidents of {node} would be forgotten", help=f"If you mean it: rankpatrol lemons --forget {node} --yes")
-    click.echo(f"{memory.forget(node)} incidents of {node} forgotten")
+    say(f"{memory.forget(node)} incidents of {node} forgotten")
     return ExitCode.OK
 
 
 def _print(console: Console, found: tuple[NodeStory, ...], nodes: list[str], memory: Memory) -> None:
     if not found:
         known = len({use.node for use in memory.uses})
-        console.print(Text(f"No node had an incident in the last 30 days ({known} known)."))
+        console.print(shown(f"No node had an incident in the last 30 days ({known} known)."))
         return
     console.print(_table(found))
     for story in found:
-        console.print(Text(f"{story.node}: {f'leave it out: {story.lemon}' if story.lemon else story.weighed}"))
+        console.print(shown(f"{story.node}: {f'leave it out: {story.lemon}' if story.lemon else story.weighed}"))
     if nodes:
-        console.print(Text(f"Slurm:      {exclude_option(nodes)}", style="bold"))
+        console.print(shown(f"Slurm:      {exclude_option(nodes)}", style="bold"))
         affinity = msgspec.json.encode(node_affinity(nodes)).decode()
-        console.print(Text(f"Kubernetes: affinity: {affinity}", style="bold"))
-        console.print(Text("(in a pod a node is known by its pod's name, unless hostNetwork is set: look up its node first)", style="dim"))
+        console.print(shown(f"Kubernetes: affinity: {affinity}", style="bold"))
+        console.print(shown("(in a pod a node is known by its pod's name, unless hostNetwork is set: look up its node first)", style="dim"))
 
 
 def _table(found: tuple[NodeStory, ...]) -> Table:
@@ -75,5 +76,5 @@ def _table(found: tuple[NodeStory, ...]) -> Table:
         causes = ", ".join(f"{cause} {number}" for cause, number in story.causes.items())
         devices = ", ".join(f"{each.device} ({each.incidents})" for each in story.devices)
         counts = (story.jobs, story.incidents, story.hardware, story.perhaps)
-        table.add_row(Text(story.node), *map(str, counts), last, Text(causes), Text(devices))
+        table.add_row(shown(story.node), *map(str, counts), last, shown(causes), shown(devices))
     return table

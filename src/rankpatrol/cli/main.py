@@ -1,12 +1,15 @@
 """The command line: finds the command, prints what a PatrolError has to say, and gives the exit codes of CONTRACT."""
 
+import contextlib
 import importlib
+import os
 import sys
 from typing import NoReturn
 
 import click
 
 from rankpatrol import __version__
+from rankpatrol.cli.words import say
 from rankpatrol.core.errors import ExitCode, PatrolError
 
 # Imported only when called: `rankpatrol --version` stays quick, and a broken part does not take the others along.
@@ -65,6 +68,8 @@ def call(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
     try:
         done = cli.main(arguments, prog_name="rankpatrol", standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # a full disk is met here, and not behind the exit code
     except click.UsageError as problem:
         problem.show()
         return ExitCode.USAGE
@@ -78,6 +83,28 @@ def call(arguments: list[str]) -> int:
     except BrokenPipeError:
         return ExitCode.OK  # the reader (a pager, head) had enough
     except PatrolError as problem:
-        click.echo(f"rankpatrol: {problem}\n  {problem.help}", err=True)
+        say(f"rankpatrol: {problem}\n  {problem.help}", err=True)
         return problem.exit_code
+    except (OSError, UnicodeError) as problem:
+        _shut_output()
+        say(f"rankpatrol: {_reason(problem)}", err=True)
+        return ExitCode.NO_PERMISSION if isinstance(problem, PermissionError) else ExitCode.BAD_INPUT
     return done if isinstance(done, int) else ExitCode.OK
+
+
+def _reason(problem: OSError | UnicodeError) -> str:
+    """In one line what the system says, and of which file."""
+    if isinstance(problem, OSError):
+        of = ", ".join(str(name) for name in (problem.filename, problem.filename2) if name is not None)
+        return (problem.strerror or str(problem) or type(problem).__name__) + (f": {of}" if of else "")
+    why = str(getattr(problem, "reason", problem)).partition("\n")[0]
+    return f"a character cannot be read or written here ({why}): set PYTHONIOENCODING=utf-8"
+
+
+def _shut_output() -> None:
+    """What is left in the buffer of an output that refuses would be refused again at exit, with a traceback."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stdout.flush()
+        return
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stdout.fileno())

@@ -13,8 +13,9 @@ import click
 import msgspec
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from rankpatrol.cli.screen import shown
+from rankpatrol.cli.words import say
 from rankpatrol.core.durations import parse_duration_s
 from rankpatrol.core.errors import ExitCode, UsageProblem
 from rankpatrol.core.records import Missing
@@ -137,20 +138,20 @@ def _holds(one: Judged) -> bool:
 def _show(scan: Scan, judged: Sequence[Judged], *, names: bool) -> None:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
     nvml = scan.gpus.reason if isinstance(scan.gpus, Missing) else f"{len(scan.gpus)} GPUs"
-    console.print(Text(f"{scan.node} · {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(scan.at_unix_s))} · NVML: {nvml}"))
+    console.print(shown(f"{scan.node} · {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(scan.at_unix_s))} · NVML: {nvml}"))
     if not scan.initial_namespace:
-        console.print(Text("This is a container: process numbers here cannot be trusted, and nothing is ever done here.", style="yellow"))
+        console.print(shown("This is a container: process numbers here cannot be trusted, and nothing is ever done here.", style="yellow"))
     if scan.unseen:
-        console.print(Text(f"{scan.unseen} processes of other users could not be looked into: run as root to see all.", style="yellow"))
+        console.print(shown(f"{scan.unseen} processes of other users could not be looked into: run as root to see all.", style="yellow"))
     for gpu in () if isinstance(scan.gpus, Missing) else scan.gpus:
-        console.print(Text(_say_gpu(gpu)))
+        console.print(shown(_say_gpu(gpu)))
     if judged:
         console.print(_table(scan, judged, names=names))
         for advice in dict.fromkeys(one.advice for one in judged if one.advice):
             pids = ", ".join(str(one.process.id.pid) if one.process else f"GPU {one.gpu}" for one in judged if one.advice == advice)
-            console.print(Text(f"{pids}: {advice}", style="dim"))
+            console.print(shown(f"{pids}: {advice}", style="dim"))
     else:
-        console.print(Text("nobody holds a device"))
+        console.print(shown("nobody holds a device"))
 
 
 def _say_gpu(gpu: GpuSeen) -> str:
@@ -176,7 +177,7 @@ def _table(scan: Scan, judged: Sequence[Judged], *, names: bool) -> Table:
             "" if process is None else _user(process.uid, names=names),
             one.job,
         )
-        table.add_row(*map(Text, cells), Text(one.verdict.value, style=_STYLES.get(one.verdict, "")), Text(one.why))
+        table.add_row(*map(shown, cells), shown(one.verdict.value, style=_STYLES.get(one.verdict, "")), shown(one.why))
     return table
 
 
@@ -220,16 +221,16 @@ def _user(uid: int, *, names: bool) -> str:
 
 def _say_plan(what: ReapPlan, released: Sequence[Released], *, asked: bool, yes: bool) -> None:
     if what.alert:
-        click.echo(what.alert)
+        say(what.alert)
     for one in released:
         signals = f" ({', '.join(one.signals)})" if one.signals else ""
-        click.echo(f"{'released' if one.done else 'NOT released'} {one.process.pid}{signals} in {one.seconds:.1f} s: {one.why}")
+        say(f"{'released' if one.done else 'NOT released'} {one.process.pid}{signals} in {one.seconds:.1f} s: {one.why}")
         if one.evidence:
-            click.echo(f"  evidence: {one.evidence}")
+            say(f"  evidence: {one.evidence}")
     if what.orphans and not yes:
         pids = ", ".join(str(one.process.pid) for one in what.orphans)
         how = "add --yes" if asked else "add --reap --yes"
-        click.echo(f"dry run: {len(what.orphans)} proven, {how} to end exactly these: {pids}")
+        say(f"dry run: {len(what.orphans)} proven, {how} to end exactly these: {pids}")
 
 
 def _document(scan: Scan, judged: Sequence[Judged], what: ReapPlan, released: Sequence[Released]) -> dict[str, Any]:

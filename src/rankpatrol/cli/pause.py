@@ -7,7 +7,9 @@ from typing import Any
 import click
 import msgspec
 
+from rankpatrol.cli.job_state import JobState
 from rankpatrol.cli.jobs import STALE_S, find_job, read_state, run_dir_named, run_dir_of
+from rankpatrol.cli.words import say
 from rankpatrol.core.durations import say_duration
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.journal import read_events
@@ -38,9 +40,9 @@ def pause(job_dir: Path | None, why: str, *, as_json: bool) -> None:
         return
     whom = f"the job in {job_dir}" if job_dir else "all jobs of this user on this machine"
     if standing != asked:
-        click.echo(f"{whom}: paused already, for {say_duration(max(0.0, time.time() - standing.since_unix_s))}, by {standing.by}")
+        say(f"{whom}: paused already, for {say_duration(max(0.0, time.time() - standing.since_unix_s))}, by {standing.by}")
     else:
-        click.echo(f"{whom}: nobody acts until: rankpatrol unpause{f' {job_dir}' if job_dir else ''}")
+        say(f"{whom}: nobody acts until: rankpatrol unpause{f' {job_dir}' if job_dir else ''}")
 
 
 @click.command()
@@ -58,9 +60,9 @@ def unpause(job_dir: Path | None, *, as_json: bool) -> None:
         click.echo(msgspec.json.encode({"lifted": lifted, "still_paused": other}))
         return
     whom = f"the job in {job_dir}" if job_dir else "all jobs of this user on this machine"
-    click.echo(f"{whom}: {'was not paused' if lifted is None else 'acted upon again'}")
+    say(f"{whom}: {'was not paused' if lifted is None else 'acted upon again'}")
     if other is not None:
-        click.echo(f"all jobs of this user are still paused, by {other.by}: rankpatrol unpause")
+        say(f"all jobs of this user are still paused, by {other.by}: rankpatrol unpause")
 
 
 @click.command()
@@ -74,13 +76,13 @@ def act(job_dir: Path, incident: int, *, yes: bool, as_json: bool) -> int:
     Exit code: 0 done, 1 refused or not asked to (no --yes), 2 tried in vain, 3 no word from the agent.
     """
     folder = find_job(job_dir)
-    state = read_state(folder)
+    state, _ = read_state(folder)
     run_dir = run_dir_of(folder)
     question = _question(state, incident)
     if not yes:
         _say(as_json, {"done": None, "would": question, "why": ""}, f"would {question}; add --yes to have it done")
         return ExitCode.WARNING
-    seen = len(list(read_events(run_dir.spool)))
+    seen = len(_of_incidents(run_dir))
     if not run_dir.write_first("answer.json", Answer(incident=incident, by=who_asks(), at_unix_s=time.time())):
         raise BadInput("another answer is on its way", help="Look what came of it: rankpatrol why JOBDIR.")
     return _follow(run_dir, incident, seen, as_json=as_json)
@@ -98,33 +100,33 @@ def _switch(job_dir: Path | None) -> tuple[Path, str]:
         ) from None
 
 
-def _question(state: dict[str, Any], incident: int) -> str:
+def _question(state: JobState, incident: int) -> str:
     """What would be done. Raises BadInput where nothing is asked, with the reason."""
-    age_s = time.time() - state["at_unix_s"]
-    if state["ended"] or age_s > STALE_S:
-        what = f"the job has ended ({state['ended']})" if state["ended"] else f"no agent has reported for {say_duration(age_s)}"
+    age_s = time.time() - state.at_unix_s
+    if state.ended or age_s > STALE_S:
+        what = f"the job has ended ({state.ended})" if state.ended else f"no agent has reported for {say_duration(age_s)}"
         raise BadInput(f"{what}: nothing can be done", help="rankpatrol why JOBDIR tells its last incident.")
-    seen = state["incident"]
-    if seen is None or seen["stage"] == "closed":
+    seen = state.incident
+    if seen is None or seen.stage == "closed":
         raise BadInput("no incident is open any more", help="Nothing was done. rankpatrol why JOBDIR tells how the last one closed.")
-    if seen["incident"] != incident:
+    if seen.incident != incident:
         raise BadInput(
-            f"incident {seen['incident']} is open now, not {incident}", help="Nothing was done. Read it first: rankpatrol why JOBDIR."
+            f"incident {seen.incident} is open now, not {incident}", help="Nothing was done. Read it first: rankpatrol why JOBDIR."
         )
-    if seen.get("waits_for") != "answer":
+    if seen.waits_for != "answer":
         raise BadInput(
-            f"incident {incident} is {seen['stage']} and asks nothing",
+            f"incident {incident} is {seen.stage} and asks nothing",
             help="Questions are asked under `run --policy ask`, once the evidence is sealed.",
         )
-    stop = seen["diagnosis"]["verdict"] == "stop"
-    return "end the job" if stop else f"end attempt {seen['attempt']} and start the next one"
+    stop = seen.diagnosis.verdict == "stop"
+    return "end the job" if stop else f"end attempt {seen.attempt} and start the next one"
 
 
 def _follow(run_dir: RunDir, incident: int, seen: int, *, as_json: bool) -> int:
     """Tell what the agent does about the answer, from the spool on the local disk."""
     until = time.monotonic() + _DONE_WITHIN_S
     while time.monotonic() < until:
-        for event in list(read_events(run_dir.spool))[seen:]:
+        for event in _of_incidents(run_dir)[seen:]:
             seen += 1
             if event.get("incident") == incident and (told := _outcome(event)) is not None:
                 code, why = told
@@ -134,6 +136,11 @@ def _follow(run_dir: RunDir, incident: int, seen: int, *, as_json: bool) -> int:
         time.sleep(_POLL_S)
     _say(as_json, {"done": None, "would": None, "why": "no word from the agent"}, f"no word from the agent within {_DONE_WITHIN_S:.0f} s")
     return ExitCode.UNKNOWN
+
+
+def _of_incidents(run_dir: RunDir) -> list[dict[str, Any]]:
+    """Only what belongs to an incident: a long job's spool is progress for the most part."""
+    return list(read_events(run_dir.spool, about=b'"incident"'))
 
 
 def _outcome(event: dict[str, Any]) -> tuple[ExitCode, str] | None:
@@ -153,4 +160,7 @@ def _outcome(event: dict[str, Any]) -> tuple[ExitCode, str] | None:
 
 
 def _say(as_json: bool, document: dict[str, Any], line: str) -> None:
-    click.echo(msgspec.json.encode(document) if as_json else line)
+    if as_json:
+        click.echo(msgspec.json.encode(document))
+    else:
+        say(line)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from rankpatrol.cli.words import say
 from rankpatrol.config.resolve import Origin, Sources, resolve, strangers
 from rankpatrol.config.settings import SETTINGS, Setting
 from rankpatrol.core.errors import UsageProblem
@@ -71,9 +72,9 @@ def show(config: Path | None, *, origin: bool, as_json: bool) -> None:
         return
     for setting in SETTINGS:
         held = resolved[setting.name]
-        click.echo(_line(setting, held) + (f"  # {_said(held)}" if origin else ""))
+        say(_line(setting, held) + (f"  # {_said(held)}" if origin else ""))
     for name, meant in strangers(os.environ).items():
-        click.echo(f"# {name} is no setting: {meant} is", err=True)
+        say(f"# {name} is no setting: {meant} is", err=True)
 
 
 def _line(setting: Setting, held: Origin) -> str:

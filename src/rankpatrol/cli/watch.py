@@ -10,11 +10,12 @@ import click
 import msgspec
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from rankpatrol.agent.once import Glimpse, glimpse
 from rankpatrol.agent.watching import Wanted, Watching, look_around
 from rankpatrol.cli.elsewhere import go_to_job
+from rankpatrol.cli.screen import shown
+from rankpatrol.cli.words import say
 from rankpatrol.config.settings import PATIENCE
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.discover.records import FoundJob, Survey
@@ -86,7 +87,7 @@ def _words(job: str, patience: str, job_dir: Path | None, *, once: bool, as_json
 
 def _check(jobs: tuple[FoundJob, ...], found: Survey, wanted: Wanted) -> None:
     for each in found.unnumbered:
-        click.echo(f"rankpatrol: process {each.process.pid} ({each.name}) trains, but its rank cannot be known: {each.why}", err=True)
+        say(f"rankpatrol: process {each.process.pid} ({each.name}) trains, but its rank cannot be known: {each.why}", err=True)
     if jobs:
         return
     known = ", ".join(f"{job.name} (launcher {job.launcher.pid if job.launcher else 'none'}, {len(job.ranks)} ranks)" for job in found.jobs)
@@ -110,16 +111,16 @@ def _once(jobs: tuple[FoundJob, ...], found: Survey, *, as_json: bool) -> int:
 def _print(seen: Glimpse) -> None:
     console = Console(soft_wrap=True)
     found = seen.diagnosis
-    console.print(Text(f"{seen.job}: {found.verdict} / {found.cause} ({found.certainty}), after {seen.seconds} s", style="bold"))
-    console.print(Text(f"  {found.sentence}"))
+    console.print(shown(f"{seen.job}: {found.verdict} / {found.cause} ({found.certainty}), after {seen.seconds} s", style="bold"))
+    console.print(shown(f"  {found.sentence}"))
     for title, lines in (("for", found.reasons_for), ("against", found.reasons_against), ("next", found.suggested)):
         for line in lines:
-            console.print(Text(f"  {title + ':':<9}{line}"))
+            console.print(shown(f"  {title + ':':<9}{line}"))
     table = Table(box=None, pad_edge=False)
     table.add_column("rank", justify="right")
     table.add_column("at")
     for rank, at in sorted(seen.at.items()):
-        table.add_row(str(rank), Text(at))
+        table.add_row(str(rank), shown(at))
     console.print(table)
 
 
@@ -128,7 +129,7 @@ def _spec(job: FoundJob, policy: str, patience_s: float, job_dir: Path | None) -
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     pid = job.launcher.pid if job.launcher else job.ranks[0].process.pid
     folder = make_job_dir(job_dir or Path("rankpatrol-runs") / f"watch-{name}-{stamp}-{pid}")
-    click.echo(f"rankpatrol: watching {job.name}, {len(job.ranks)} of {job.world_size} ranks here; job directory {folder}", err=True)
+    say(f"rankpatrol: watching {job.name}, {len(job.ranks)} of {job.world_size} ranks here; job directory {folder}", err=True)
     return JobSpec(
         job=folder.name,
         job_dir=str(folder),

@@ -3,6 +3,7 @@
 import re
 
 _MOST_CPUS = 8192
+_MASK = re.compile(r"^[0-9a-fA-F]{1,8}(?:,[0-9a-fA-F]{8}){0,255}$")
 _LIST = re.compile(r"^\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*$")
 
 
@@ -24,6 +25,14 @@ def parse_cpus(words: str) -> frozenset[int] | None:
             return None
         found.update(range(int(first), min(int(last or first), _MOST_CPUS) + 1))
     return frozenset(found)
+
+
+def parse_mask(words: str) -> frozenset[int] | None:
+    """`3`, `ff` or `00000000,0000ffff`, as the kernel prints a mask (words of 32 bits, the highest first); None for anything else."""
+    if not _MASK.match(words.strip()):
+        return None
+    mask = int(words.strip().replace(",", ""), 16)
+    return frozenset(at for at in range(min(mask.bit_length(), _MOST_CPUS)) if mask >> at & 1)
 
 
 def say_cpus(cpus: frozenset[int]) -> str:

@@ -13,6 +13,8 @@ from rankpatrol.goodput.records import Account, Attempt, Incident, Launch, Part,
 _OVERLAP_S = 5.0
 # How long after its last step a finished attempt still counts as training: the agent tells steps once a second, logs not each.
 _LAST_STEP_S = 2.0
+# What the steps before the first named one took is told by those just after it.
+_STEPS_WEIGHED = 1000
 # Who wins a moment that several claim; IDLE is what nobody claims.
 _LOUDNESS = {
     "between": 1,
@@ -175,7 +177,8 @@ def _trains_from(attempt: Attempt, *, first: bool) -> tuple[float | None, int | 
 
 
 def _usual_step_s(attempt: Attempt) -> float | None:
-    each_s = [(later[0] - earlier[0]) / (later[1] - earlier[1]) for earlier, later in pairwise(attempt.steps)]
+    near = pairwise(attempt.steps[:_STEPS_WEIGHED])
+    each_s = [(later[0] - earlier[0]) / (later[1] - earlier[1]) for earlier, later in near]
     return median(each_s) if each_s else None
 
 

@@ -1,6 +1,8 @@
 """What each incident cost, and what torch's own time-out would have cost in its place. Pure."""
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 
 from rankpatrol.core.records import Missing
 from rankpatrol.goodput.records import Attempt, Card, Incident, Launch, Part, Piece, Prevented, Span
@@ -70,7 +72,9 @@ def _back_s(incident: Incident, attempts: Sequence[Attempt]) -> float | None:
     """When the job first went beyond the step it had reached before the onset; without steps, when it moved or trained again."""
     if incident.how == "recovered":
         return incident.closed_s
-    reached = max((step for attempt in attempts for at_s, step in attempt.steps if at_s <= incident.onset_s), default=None)
+    # Steps rise with time: the last one until then is the highest.
+    until = [(attempt.steps, bisect_right(attempt.steps, incident.onset_s, key=itemgetter(0))) for attempt in attempts]
+    reached = max((steps[place - 1][1] for steps, place in until if place), default=None)
     later = [attempt for attempt in attempts if attempt.span.begin_s > incident.onset_s]
     if reached is None:
         return next((at_s for attempt in later for at_s, phase in attempt.phases if phase in {"training", "train_step"}), None)

@@ -1,24 +1,29 @@
 """The bytes of events.jsonl into events in order, whatever was cut, doubled, interleaved or told by a clock that was set back. Pure."""
 
 import re
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, pairwise
+from operator import attrgetter, le
 from typing import Any
 
 import msgspec
 
 from rankpatrol.core.durations import say_duration
-from rankpatrol.goodput.records import Event
+from rankpatrol.goodput.records import TIMES_S, Event, Moment
 
-# Years 1970 to 5138: what lies outside is no time.
-_TIMES_S = (0.0, 1e11)
+_BLOCK_BYTES = 64 << 10
+_EVENTS, _MOMENTS = msgspec.json.Decoder(Event), msgspec.json.Decoder(Moment)
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+_time: Callable[[Moment], float] = attrgetter("at_unix_s")
+_kind: Callable[[Moment], str] = attrgetter("kind")
 # Told once in a job, an attempt or an incident; told again by a second agent, the first word stands.
 _ONCE = frozenset({"job_started", "attempt_started", "resumed", "attempt_ended", "alert", "verdict", "incident_closed", "job_ended"})
 # Two writers on one machine pass each other by less than this; more is a clock that was set back, unless it happens again and again.
 _DISORDER_S = 5.0
 _CLOCK_STEPS_MOST = 3
 # What no XML and no terminal takes.
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
-Ordered = tuple[tuple[Event, ...], tuple[str, ...]]
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+Ordered = tuple[tuple[Moment, ...], tuple[str, ...]]
 
 
 def read(content: bytes) -> Ordered:
@@ -33,7 +38,7 @@ def read(content: bytes) -> Ordered:
 
 def seconds(value: Any) -> float | None:
     """A UTC time that another writer may have spoiled."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and _TIMES_S[0] <= value < _TIMES_S[1] else None
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and TIMES_S[0] <= value < TIMES_S[1] else None
 
 
 def count(value: Any) -> int | None:
@@ -56,44 +61,76 @@ def ranks(value: Any) -> tuple[int, ...]:
     return tuple(rank for each in value if (rank := count(each)) is not None) if isinstance(value, list | tuple) else ()
 
 
-def _decoded(content: bytes) -> tuple[list[Event], list[str]]:
-    decoder = msgspec.json.Decoder(Event)
-    events: list[Event] = []
-    unreadable = 0
-    lines = [line for line in content.split(b"\n") if line.strip()]
-    for line in lines:
+def _decoded(content: bytes) -> tuple[list[Moment], list[str]]:
+    """A block of lines is decoded at once, and line by line only where one of them is no event: a long job has millions."""
+    events: list[Moment] = []
+    unreadable = lines = 0
+    for block in _blocks(content):
         try:
-            event = decoder.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            unreadable += 1
-            continue
-        if seconds(event.at_unix_s) is None or event.attempt < 0:
-            unreadable += 1
-        else:
-            events.append(event)
-    remarks = [f"{unreadable} of {len(lines)} lines could not be read (cut, or no event) and are left out"] if unreadable else []
+            more, spoiled = _all(block), 0
+        except _UNREADABLE:
+            more, spoiled = _one_by_one(block)
+        events += more
+        unreadable += spoiled
+        lines += len(more) + spoiled
+    remarks = [f"{unreadable} of {lines} lines could not be read (cut, or no event) and are left out"] if unreadable else []
     return events, remarks
 
 
-def _once(events: list[Event]) -> tuple[list[Event], int]:
+def _all(block: bytes) -> Sequence[Moment]:
+    """The events of a block, in short where all are progress. Raises where a line is none."""
+    if block.count(b'"progress"') >= block.count(b"\n"):
+        moments = _MOMENTS.decode_lines(block)
+        if set(map(_kind, moments)) == {"progress"}:
+            return moments
+    return _EVENTS.decode_lines(block)
+
+
+def _blocks(content: bytes) -> Iterator[bytes]:
+    """A thousand lines each, about, cut at the ends of lines."""
+    begin = 0
+    while begin < len(content):
+        end = content.find(b"\n", begin + _BLOCK_BYTES)
+        end = len(content) if end < 0 else end + 1
+        yield content[begin:end]
+        begin = end
+
+
+def _one_by_one(block: bytes) -> tuple[list[Moment], int]:
+    """The events of a block, and how many of its lines are none."""
+    events: list[Moment] = []
+    spoiled = 0
+    for line in block.split(b"\n"):
+        if line.strip():
+            try:
+                events.append(_EVENTS.decode(line))
+            except _UNREADABLE:
+                spoiled += 1
+    return events, spoiled
+
+
+def _once(events: list[Moment]) -> tuple[list[Moment], int]:
     known: set[tuple[str, int, int | str | None]] = set()
-    kept = []
-    for event in events:
+    doubled: set[int] = set()
+    for event in (each for each in events if each.kind in _ONCE and isinstance(each, Event)):
         key = (event.kind, 0 if event.kind in {"job_started", "job_ended"} else event.attempt, event.incident)
-        if event.kind in _ONCE and key in known:
-            continue
+        if key in known:
+            doubled.add(id(event))
         known.add(key)
-        kept.append(event)
-    return kept, len(events) - len(kept)
+    return ([each for each in events if id(each) not in doubled] if doubled else events), len(doubled)
 
 
-def _straightened(events: list[Event]) -> tuple[list[Event], list[str]]:
+def _straightened(events: list[Moment]) -> tuple[list[Moment], list[str]]:
     """A few large steps back are a clock that was set: what follows is moved on. Many are several writers: sorted by time."""
-    back_s = [before.at_unix_s - after.at_unix_s for before, after in pairwise(events)]
+    times_s = list(map(_time, events))
+    if all(map(le, times_s, islice(times_s, 1, None))):
+        return events, []
+    back_s = [before - after for before, after in pairwise(times_s)]
     steps = [each for each in back_s if each > _DISORDER_S]
     if len(steps) > _CLOCK_STEPS_MOST:
         return sorted(events, key=_time), ["the lines of several writers are interleaved: they are taken in the order of their times"]
-    moved, shift_s, latest_s = [], 0.0, 0.0
+    moved: list[Moment] = []
+    shift_s = latest_s = 0.0
     for event in events:
         if latest_s - (event.at_unix_s + shift_s) > _DISORDER_S:
             shift_s = latest_s - event.at_unix_s
@@ -104,11 +141,9 @@ def _straightened(events: list[Event]) -> tuple[list[Event], list[str]]:
     return sorted(moved, key=_time), said
 
 
-def _shifted(event: Event, by_s: float) -> Event:
+def _shifted(event: Moment, by_s: float) -> Moment:
     """Times that the event itself names were read from the same clock."""
-    moved = {name: value + by_s for name in ("at_unix_s", "since", "onset_unix_s") if (value := seconds(getattr(event, name))) is not None}
+    moved = {
+        name: value + by_s for name in ("at_unix_s", "since", "onset_unix_s") if (value := seconds(getattr(event, name, None))) is not None
+    }
     return msgspec.structs.replace(event, **moved)
-
-
-def _time(event: Event) -> float:
-    return event.at_unix_s

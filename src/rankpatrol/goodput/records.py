@@ -1,9 +1,15 @@
 """What is read of events.jsonl, and the account that is made of it. All times are UTC seconds as told, straightened (reading.py)."""
 
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from rankpatrol.core.records import Missing, Record
+
+# Years 1970 to 5138: what lies outside is no time.
+TIMES_S = (0.0, 1e11)
+UnixTime = Annotated[float, msgspec.Meta(ge=TIMES_S[0], lt=TIMES_S[1])]
 
 
 class Part(StrEnum):
@@ -31,12 +37,18 @@ BADPUT_TYPES = {
 }
 
 
-class Event(Record, frozen=True, kw_only=True):
+class Moment(Record, frozen=True, kw_only=True, gc=False):
+    """What of a line is read where it tells of progress alone. Nothing in it leads back to it: the garbage collector need not look."""
+
+    at_unix_s: UnixTime
+    kind: str
+    attempt: Annotated[int, msgspec.Meta(ge=0)] = 0
+    step: Any = None
+
+
+class Event(Moment, frozen=True, kw_only=True, gc=False):
     """One line, by the contract; what other writers may have put into a field is checked where it is used."""
 
-    at_unix_s: float
-    kind: str
-    attempt: int = 0
     incident: int | str | None = None
     command: Any = None
     ranks: Any = None
@@ -44,7 +56,6 @@ class Event(Record, frozen=True, kw_only=True):
     scheduler_restarts: Any = None
     rank: Any = None
     phase: Any = None
-    step: Any = None
     since: Any = None
     onset_unix_s: Any = None
     verdict: Any = None

@@ -1,10 +1,13 @@
 """One job directory's events as a launch: its attempts one after another, its incidents, its time in the queue. Pure."""
 
+from collections import defaultdict
 from collections.abc import Iterable
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from rankpatrol.goodput.reading import count, ranks, read, seconds, text
-from rankpatrol.goodput.records import Attempt, Event, Incident, Launch, Span
+from rankpatrol.goodput.records import Attempt, Event, Incident, Launch, Moment, Span
 
 # A word about the queue that is told at most this long after its `since` was told as the queue began.
 _AT_ONCE_S = 2.0
@@ -19,13 +22,15 @@ def launch_of(source: str, content: bytes, number: int) -> Launch | None:
     events, remarks = read(content)
     if not events:
         return None
-    started = _first(events, "job_started")
-    begin_s, ended = _begin_s(events[0], started), _first(events, "job_ended")
-    end_s = max(event.at_unix_s for event in events) if ended is None else ended.at_unix_s
-    attempts, said = _attempts(events, end_s)
+    # A long job's events are progress for the most part: it is gone through once, and all else without it.
+    others = [event for event in events if event.kind != "progress" and isinstance(event, Event)]
+    started = _first(others, "job_started")
+    begin_s, ended = _begin_s(events[0], started), _first(others, "job_ended")
+    end_s = events[-1].at_unix_s if ended is None else ended.at_unix_s
+    attempts, said = _attempts(others, _progress(events), end_s)
     if ended is None:
         said.append("the job runs on, or its last events are missing: counted up to the last event")
-    incidents = _incidents(events, number, begin_s)
+    incidents = _incidents(others, number, begin_s)
     said += [
         f"incident {each.incident} ({each.cause}): the steps went on, so it counts as training" for each in incidents if _goes_on(each)
     ]
@@ -38,7 +43,7 @@ def launch_of(source: str, content: bytes, number: int) -> Launch | None:
         ended=ended is not None,
         attempts=attempts,
         incidents=tuple(each for each in incidents if not _goes_on(each)),
-        queued=_queued(events),
+        queued=_queued(others),
         remarks=(*remarks, *said),
     )
 
@@ -47,7 +52,7 @@ def _first(events: Iterable[Event], kind: str) -> Event | None:
     return next((event for event in events if event.kind == kind), None)
 
 
-def _begin_s(first: Event, started: Event | None) -> float:
+def _begin_s(first: Moment, started: Event | None) -> float:
     """When CMD was launched, where that is told."""
     launched_s = seconds(started.launched_unix_s) if started else None
     known = launched_s is not None and 0 <= first.at_unix_s - launched_s <= _LAUNCHING_MOST_S
@@ -65,21 +70,30 @@ class _Cut(NamedTuple):
     number: int
     span: Span
     events: list[Event]
+    progress: list[Moment]
     start: Event | None
     end: Event | None
 
 
-def _attempts(events: tuple[Event, ...], end_s: float) -> tuple[tuple[Attempt, ...], list[str]]:
-    by_number: dict[int, list[Event]] = {}
-    for event in events:
-        if event.kind in {"attempt_started", "phase", "progress", "resumed", "attempt_ended"}:
+def _progress(events: Iterable[Moment]) -> dict[int, list[Moment]]:
+    """The progress of each attempt."""
+    found: defaultdict[int, list[Moment]] = defaultdict(list)
+    for number, moments in groupby((event for event in events if event.kind == "progress"), attrgetter("attempt")):
+        found[number] += moments
+    return found
+
+
+def _attempts(others: Iterable[Event], progress: dict[int, list[Moment]], end_s: float) -> tuple[tuple[Attempt, ...], list[str]]:
+    by_number: dict[int, list[Event]] = {number: [] for number in progress}
+    for event in others:
+        if event.kind in {"attempt_started", "phase", "resumed", "attempt_ended"}:
             by_number.setdefault(event.attempt, []).append(event)
     # Attempts follow one another: what goes by itself cannot begin before the one before it.
     said: list[str] = []
     cuts: list[_Cut] = []
     since_s = 0.0
     for number in sorted(by_number):
-        cut = _cut(number, by_number[number], end_s)
+        cut = _cut(number, (by_number[number], progress.get(number, [])), end_s)
         begin_s = max(cut.span.begin_s, since_s)
         if cuts and cuts[-1].end is None:
             cuts[-1] = cuts[-1]._replace(span=Span(cuts[-1].span.begin_s, min(_last_s(cuts[-1]), begin_s)))
@@ -91,15 +105,16 @@ def _attempts(events: tuple[Event, ...], end_s: float) -> tuple[tuple[Attempt, .
     return tuple(_attempt(cut) for cut in cuts), said
 
 
-def _cut(number: int, events: list[Event], end_s: float) -> _Cut:
+def _cut(number: int, of_it: tuple[list[Event], list[Moment]], end_s: float) -> _Cut:
+    events, progress = of_it
     start, end = _first(events, "attempt_started"), _first(events, "attempt_ended")
-    begin_s = start.at_unix_s if start else events[0].at_unix_s
+    begin_s = start.at_unix_s if start else min(each[0].at_unix_s for each in of_it if each)
     stop_s = end.at_unix_s if end else end_s
-    return _Cut(number, Span(begin_s, max(begin_s, stop_s)), events, start, end)
+    return _Cut(number, Span(begin_s, max(begin_s, stop_s)), events, progress, start, end)
 
 
 def _last_s(cut: _Cut) -> float:
-    return max(event.at_unix_s for event in cut.events)
+    return max(each[-1].at_unix_s for each in (cut.events, cut.progress) if each)
 
 
 def _attempt(cut: _Cut) -> Attempt:
@@ -114,7 +129,7 @@ def _attempt(cut: _Cut) -> Attempt:
         nodes=_nodes(places),
         requeued=bool(count(cut.start.scheduler_restarts)) if cut.start else False,
         resumed_step=count(resumed.step) if resumed else None,
-        steps=_rising(inside),
+        steps=_rising(cut),
         phases=tuple((event.at_unix_s, event.phase) for event in phases),
         checkpoints=tuple(_spans_of("checkpoint", phases, cut.span.end_s)),
         compilations=tuple(_spans_of("compile", phases, cut.span.end_s)),
@@ -130,13 +145,16 @@ def _nodes(places: dict[str, Any]) -> dict[int, str]:
     return found
 
 
-def _rising(events: Iterable[Event]) -> tuple[tuple[float, int], ...]:
+def _rising(cut: _Cut) -> tuple[tuple[float, int], ...]:
     """Progress, as far as it goes beyond what was reached: counters that begin anew with each epoch tell nothing for a while."""
     steps: list[tuple[float, int]] = []
-    for event in events:
-        step = count(event.step) if event.kind == "progress" else None
-        if step is not None and (not steps or step > steps[-1][1]):
-            steps.append((event.at_unix_s, step))
+    begin_s, end_s, reached = cut.span.begin_s, cut.span.end_s, -1
+    for event in cut.progress:
+        step = event.step
+        # A step that another writer spoiled (text, true) is none.
+        if type(step) is int and step > reached and begin_s <= (at_s := event.at_unix_s) <= end_s:
+            reached = step
+            steps.append((at_s, step))
     return tuple(steps)
 
 

@@ -5,6 +5,7 @@ import importlib
 import io
 import os
 import re
+import select
 import stat
 import sys
 import zlib
@@ -18,6 +19,7 @@ from rankpatrol.core.records import Missing, Record
 
 STDIN = "-"
 _MOST_FILES = 200_000
+_FIRST_BYTE_WITHIN_S = 10
 _CHUNK_BYTES = 1 << 22
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _ZSTD_READERS = ("compression.zstd", "backports.zstd", "zstandard")
@@ -57,7 +59,7 @@ def find(paths: tuple[str, ...]) -> tuple[list[Source], list[Missing]]:
             if len(found) >= _MOST_FILES:
                 missing.append(Missing(f"only the first {_MOST_FILES} files were read"))
                 return found, missing
-            _add(one, found, missing, seen)
+            _add(one, found, missing, seen, named=one is path)
     return found, missing
 
 
@@ -71,14 +73,14 @@ def _below(path: Path, missing: list[Missing]) -> Iterator[Path]:
         yield from (Path(folder, name) for name in sorted(files, key=_natural))
 
 
-def _add(path: Path, found: list[Source], missing: list[Missing], seen: set[tuple[int, int]]) -> None:
+def _add(path: Path, found: list[Source], missing: list[Missing], seen: set[tuple[int, int]], *, named: bool) -> None:
     try:
         status = path.stat()
     except OSError as problem:
         missing.append(Missing(f"{path}: {problem.strerror}"))
         return
-    # What is no plain file (a pipe, a device) may never end; a shell's <(command) is meant, though.
-    if not stat.S_ISREG(status.st_mode) and not stat.S_ISFIFO(status.st_mode):
+    # What is no plain file (a pipe, a device) may never end, nor begin; a pipe that is named, as a shell's <(command) is, is meant.
+    if not stat.S_ISREG(status.st_mode) and not (named and stat.S_ISFIFO(status.st_mode)):
         return
     if (status.st_dev, status.st_ino) in seen or path.suffix.lower() in _NO_LOG:
         return
@@ -111,7 +113,7 @@ def chunks(source: Source) -> Iterator[bytes]:
 
 def _open(source: Source, opened: ExitStack) -> BinaryIO:
     """The plain stream; all that was opened for it is closed with `opened`, and standard input is left alone."""
-    raw = sys.stdin.buffer if source.path is None else opened.enter_context(source.path.open("rb"))
+    raw = _stdin() if source.path is None else opened.enter_context(_file(source.path, piped=source.size_bytes is None))
     buffered = raw if isinstance(raw, io.BufferedReader) else io.BufferedReader(_Raw(raw))
     head = buffered.peek(4)[:4]
     if head.startswith(_GZIP):
@@ -119,6 +121,33 @@ def _open(source: Source, opened: ExitStack) -> BinaryIO:
     if head.startswith(_ZSTD):
         return opened.enter_context(_zstd(source, buffered))
     return buffered
+
+
+def _stdin() -> BinaryIO:
+    if sys.stdin is None:
+        raise BadInput("standard input is closed", help="Pipe a text into `rankpatrol diagnose -`, or name a file.")
+    return sys.stdin.buffer
+
+
+def _file(path: Path, *, piped: bool) -> BinaryIO:
+    """A file opened for reading; of a pipe only once its first byte is there, or its writer has gone. Raises BadInput, OSError."""
+    # Without O_NONBLOCK the opening itself waits for a writer (fifo(7)); a file in whose place a pipe was put cannot hold us up either.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    file = os.fdopen(descriptor, "rb")
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return file
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    if not piped or not poll.poll(_FIRST_BYTE_WITHIN_S * 1000):
+        file.close()
+        raise BadInput(
+            f"{path} is a pipe into which nothing was written for {_FIRST_BYTE_WITHIN_S} s"
+            if piped
+            else f"{path} is no plain file any more",
+            help="Start what writes into it first, or give a file.",
+        )
+    os.set_blocking(descriptor, True)
+    return file
 
 
 class _Raw(io.RawIOBase):

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import msgspec
 
-from rankpatrol.core.errors import BadInput, NoPermission
+from rankpatrol.core.errors import BadInput, NoPermission, PatrolError
 from rankpatrol.core.records import Record
 from rankpatrol.launch.rundir import RunDir
-from rankpatrol.system.files import write_atomic
+from rankpatrol.system.files import read_plain, write_atomic
 
 JOB_SWITCH = "paused.json"
+_MOST_BYTES = 1 << 20
 
 
 class Pause(Record, frozen=True, kw_only=True):
@@ -41,10 +42,10 @@ def job_switch(run_dir: RunDir) -> Path:
 def read_pause(switch: Path, scope: str) -> Pause | None:
     """The pause, or None where there is none. A switch that is there and cannot be read stands: somebody wanted nobody to act."""
     try:
-        return msgspec.structs.replace(msgspec.json.decode(switch.read_bytes(), type=Pause), scope=scope)
+        return msgspec.structs.replace(msgspec.json.decode(read_plain(switch, _MOST_BYTES), type=Pause), scope=scope)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, msgspec.MsgspecError) as problem:
+    except (OSError, PatrolError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
         if _is_closed(switch):
             return None  # sudo -u may leave HOME as it was: a home that is closed to us holds no word of ours
         return Pause(since_unix_s=_changed_unix_s(switch), by="somebody", why=f"{switch} cannot be read: {problem}", scope=scope)

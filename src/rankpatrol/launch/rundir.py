@@ -25,14 +25,16 @@ from typing import TypeVar
 
 import msgspec
 
-from rankpatrol.core.errors import BadInput
+from rankpatrol.core.errors import BadInput, PatrolError
 from rankpatrol.core.records import ProcessId, Record
 from rankpatrol.core.starts import SuspectFile
-from rankpatrol.system.files import write_atomic, write_once
+from rankpatrol.system.files import read_plain, write_atomic, write_once
 
 # How the shim is named in a command line (launch/parent.py, SHIM).
 SHIM_FOLDER = "/rankpatrol/launch/shim"
 ROOMS = ("spool", "openings", "claims", "ranks", "exits", "bindings", "shims", "probes", "resume")
+# A command line may have 2 MB (execve(2)); all else is small.
+_MOST_BYTES = 16 << 20
 _SOCKET_PATH_MOST = 107  # unix(7)
 _LONGEST_INSIDE = len("/rankpatrol-xxxxxxxx/probes/9999.999999.sock")
 _NO_ROOM = "Nothing was started. Make room there, or name another local folder: TMPDIR=/local/disk rankpatrol run …"
@@ -164,8 +166,8 @@ class RunDir:
     def read(self, name: str, kind: type[T]) -> T | None:
         """A file's record, or None where it is not there (yet) or not whole."""
         try:
-            return msgspec.json.decode((self.path / name).read_bytes(), type=kind)
-        except (OSError, msgspec.MsgspecError):
+            return msgspec.json.decode(read_plain(self.path / name, _MOST_BYTES), type=kind)
+        except (OSError, PatrolError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
     def places(self) -> tuple[RankPlace, ...]:
@@ -179,7 +181,7 @@ class RunDir:
 
     def claimed_attempts(self) -> tuple[int, ...]:
         """The attempts of which at least one shim has started, in order."""
-        return tuple(sorted({int(name.split(".")[0]) for name in self._names("claims")}))
+        return tuple(sorted({int(first) for name in self._names("claims") if (first := name.split(".")[0]).isdecimal()}))
 
     def exit_of(self, place: RankPlace) -> RankExit | None:
         """How this rank ended, or None while it runs (or where its shim could not say)."""

@@ -23,7 +23,7 @@ def own_exception(story: Story) -> Diagnosis | None:
     own = [failure for failure in story.failures if _first_hand(story, failure)]
     if not own:
         return None
-    first, ranks = own[0], sorted({failure.rank for failure in own if failure.rank is not None})
+    first, ranks = _with_its_rank(own[0], own), sorted({failure.rank for failure in own if failure.rank is not None})
     if len(ranks) > 1:
         earliest = _earliest(own)
         if earliest is None:
@@ -113,6 +113,17 @@ def _without_number(story: Story) -> list[Told]:
     norms = [told for told in story.told(Kind.SYMPTOM, "grad_nan") if told.last.order > numbers and told.count >= _SKIPPED_IN_A_ROW]
     raised = any(_NO_NUMBER.search(failure.message) for failure in story.failures)
     return losses or norms or (story.told(Kind.SYMPTOM, "loss_nan") if raised else [])
+
+
+def _with_its_rank(first: Failure, own: list[Failure]) -> Failure:
+    """A launcher that repeats a rank's lines writes the same failure once with and once without its rank: the one with it is kept."""
+    if first.rank is not None:
+        return first
+    file = first.fact.where.file
+    same = (first.exception, first.message)
+    twins = [failure for failure in own if (failure.exception, failure.message) == same and failure.fact.where.file == file]
+    ranked = [failure for failure in twins if failure.rank is not None]
+    return ranked[0] if len({failure.rank for failure in ranked}) == 1 and len(twins) <= 2 * len(ranked) else first
 
 
 def _first_hand(story: Story, failure: Failure) -> bool:

@@ -1,5 +1,7 @@
 """The answer to listings: topologies, checkpoint folders, processes and GPUs."""
 
+import msgspec
+
 from rankpatrol.analysis.told.checkpoint_listing import diagnose_checkpoints
 from rankpatrol.analysis.told.gpu_work import diagnose_gpus
 from rankpatrol.analysis.told.orphans import diagnose_processes
@@ -19,7 +21,20 @@ def diagnose_listing(text: str) -> Diagnosis | None:
         return None
     # No tool prints rows as long as these, but for counts of all ranks in one.
     text = "\n".join(line for line in text.splitlines() if len(line) <= _LONGEST_ROW or "AllReduce" in line) + "\n"
-    return next((found for form in _FORMS if (found := form(text)) is not None), None)
+    found = next((found for form in _FORMS if (found := form(text)) is not None), None)
+    return _with_counters(found, diagnose_gpus(text)) if found is not None and found.verdict == "undetermined" else found
+
+
+def _with_counters(found: Diagnosis, gpus: Diagnosis | None) -> Diagnosis:
+    """What does not tell whose a process is may still show counters of GPUs, as nvidia-smi prints them above its processes."""
+    if gpus is None or gpus.sentence == found.sentence or gpus.verdict != "undetermined":
+        return found
+    return msgspec.structs.replace(
+        found,
+        sentence=f"{gpus.sentence}; {found.sentence}",
+        reasons_against=(*found.reasons_against, *gpus.reasons_against),
+        suggested=(*gpus.suggested, *found.suggested),
+    )
 
 
 def _shows_python(text: str) -> bool:

@@ -3,6 +3,7 @@
 The first that recognises its mechanism speaks; the others are named as doubts.
 """
 
+import re
 from collections.abc import Callable
 
 import msgspec
@@ -27,6 +28,7 @@ from rankpatrol.analysis.told import (
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.formats.log_ledger import Ledger
 
+_QUOTED = re.compile(r".*?:\d+: ")
 Rule = Callable[[Story], Diagnosis | None]
 
 # In order: the scheduler goes before exit codes, what the kernel or a device states before what a rank concludes, a rank's own
@@ -85,7 +87,15 @@ def _is_a_doubt(other: Diagnosis, first: Diagnosis) -> bool:
     """Whether a second answer speaks against the first: another fault of somebody else."""
     if other.cause in {first.cause, "unknown", "none"} or other.verdict in {"benign_wait", "healthy"}:
         return False
+    if other.reasons_for and _line_of(other.reasons_for[0]) in map(_line_of, first.reasons_for):
+        return False  # the same line, read a second way
     return other.culprit_ranks != first.culprit_ranks or other.culprit_ranks is None
+
+
+def _line_of(reason: str) -> str:
+    """Where a quoted line stands (told/words.py); another reason stands for itself."""
+    found = _QUOTED.match(reason)
+    return found[0] if found else reason
 
 
 def _nothing(story: Story) -> Diagnosis:

@@ -118,10 +118,12 @@ def _judge(listing: Listing) -> Diagnosis:
         cause="unknown" if unclear else "none",
         sentence=f"process {first} {words[first][1]}",
         reasons_for=tuple(f"process {pid} {why}" for pid, (_, why) in words.items()),
-        suggested=("Ask the scheduler which jobs run on this node, and look at the cgroup of each process (/proc/PID/cgroup)",)
-        if unclear
-        else (),
+        suggested=(_LIST_THEM, _ASK)[bool(listing.processes) :] if unclear else (),
     )
+
+
+_LIST_THEM = "Add the list of processes (ps -eo pid,ppid,stat,user,args): it tells parents, owners and states"
+_ASK = "Ask the scheduler which jobs run on this node, and look at the cgroup of each process (/proc/PID/cgroup)"
 
 
 def _candidates(listing: Listing) -> list[int]:
@@ -151,8 +153,11 @@ def _word(listing: Listing, pid: int) -> tuple[str, str]:
     if job is None and (nothing_runs or idle_user) and pid in listing.holders | listing.named:
         return "orphan", "holds a GPU, and the scheduler runs no job that could own it"
     if process is None:
-        return "unclear", "is not in the list of processes"
+        return "unclear", "is not in the list of processes" if listing.processes else _NO_LIST
     return _by_state(listing, process) or _by_family(listing, process)
+
+
+_NO_LIST = "holds a GPU, and no list of processes was given that would tell whose it is"
 
 
 def _job(listing: Listing, pid: int) -> str | None:

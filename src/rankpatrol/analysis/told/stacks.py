@@ -180,18 +180,52 @@ def _aborted(scene: ToldScene) -> Diagnosis:
 _LOCAL = "the numbers of the text are local ranks: on which node each is, it does not say"
 
 
+_ONLY_ONE = "one process is shown, and it waits for no other: "
+_OF_ALL = "Take the stacks of all ranks at one moment: rankpatrol capture --pid PID on each node, or a py-spy dump of each"
+_RANKS = re.compile(r"(?<!local )\branks? (\d+(?:-\d+)?(?:(?:, | and )\d+(?:-\d+)?)*)(?![\w.])")
+
+
 def _unnumbered(found: Diagnosis, scene: ToldScene) -> Diagnosis:
     """The same where the text names no ranks: processes are told by their pids, and nobody gets a rank it may not have."""
-    pids = {rank: sample.pid for rank, sample in scene.samples.items()}
-    named = found.culprit_ranks or found.awaited_ranks or ()
-    who = ", ".join(f"process {pids[rank]}" for rank in named if pids.get(rank))
+    note = _LOCAL if scene.told.local else "the text names no ranks"
+    named = msgspec.structs.replace(
+        found,
+        culprit_ranks=None,
+        awaited_ranks=None,
+        victim_ranks=(),
+        sentence=_processes_in(found.sentence, scene),
+        reasons_for=tuple(_processes_in(each, scene) for each in found.reasons_for),
+        reasons_against=(*(_processes_in(each, scene) for each in found.reasons_against), note),
+        suggested=tuple(_processes_in(each, scene) for each in found.suggested),
+    )
+    if len(scene.samples) == 1:
+        named = msgspec.structs.replace(named, sentence=named.sentence.replace("no rank waits for another: ", _ONLY_ONE))
+    return named if named.suggested or found.verdict != "undetermined" else msgspec.structs.replace(named, suggested=(_OF_ALL,))
+
+
+def _processes_in(words: str, scene: ToldScene) -> str:
+    """Where the count in the text's order stands for a rank, the processes that are meant."""
+    return _RANKS.sub(lambda seen: _processes(seen[1], scene), words)
+
+
+def _processes(numbers: str, scene: ToldScene) -> str:
     if scene.told.local:
-        who = ""
-    note = (
-        (f"the text names no ranks; they are counted in its order, and {who} is meant",)
-        if who
-        else (_LOCAL if scene.told.local else "the text names no ranks",)
-    )
-    return msgspec.structs.replace(
-        found, culprit_ranks=None, awaited_ranks=None, victim_ranks=(), reasons_against=(*found.reasons_against, *note)
-    )
+        return f"local rank{'' if numbers.isdecimal() else 's'} {numbers}"
+    ranks = [rank for part in re.split(r", | and ", numbers) for rank in _span(part) if rank in scene.samples]
+    if len(scene.samples) == 1 and not scene.samples[ranks[0] if ranks else 0].pid:
+        return "the process"
+    many = "es" if len(ranks) > 1 else ""
+    pids = [scene.samples[rank].pid for rank in ranks]
+    if pids and all(pids) and len(set(pids)) == len(pids):
+        shown = [str(pid) for pid in pids[:_MOST_SAID]]
+        more = f" and {len(pids) - _MOST_SAID} more" if len(pids) > _MOST_SAID else ""
+        return f"process{many} {', '.join(shown)}{more}"
+    return f"process{many} no. {', '.join(str(rank + 1) for rank in ranks[:_MOST_SAID]) or numbers} of the text"
+
+
+def _span(part: str) -> range:
+    first, _, last = part.partition("-")
+    return range(int(first), min(int(last or first), _HIGHEST) + 1)
+
+
+_HIGHEST = 1 << 20

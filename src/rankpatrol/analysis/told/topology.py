@@ -4,25 +4,29 @@ import re
 
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.records import Missing, Record
-from rankpatrol.formats.cpu_list import parse_cpus, say_cpus
+from rankpatrol.formats.cpu_list import parse_cpus, parse_mask, say_cpus
 from rankpatrol.formats.topo_matrix import GpuRow, parse_topo
 
 _SETS = r"(\[[^\]]*\]|\{[^}]*\}|0x[0-9a-fA-F]+|\d[\d,\- ]*|none|empty|\(empty\))"
 _LOCAL = re.compile(
-    r"(?:nvmlDeviceGetCpuAffinity\w*|local_cpulist|local_cpus|CpuAffinity)\W*?(?:\((\w*)\w*,?[^)]*\))?[^:=\n]*[:=]\s*"
+    r"(?:nvmlDeviceGetCpuAffinity\w*|local_cpulist|CpuAffinity)\W*?(?:\((\w*)\w*,?[^)]*\))?[^:=\n]*[:=]\s*"
     rf"{_SETS}?\s*$",
     re.MULTILINE,
 )
+# Bits, not numbers of CPUs: sysfs has both, and the list has another name (Documentation/ABI/testing/sysfs-bus-pci).
+_LOCAL_MASK = re.compile(r"\blocal_cpus\b[^:=\n]*[:=]\s*([0-9a-fA-F,]+)\s*$", re.MULTILINE)
 _ALLOWED = re.compile(
-    r"(?:Cpus_allowed_list|cpuset\.cpus(?:\.effective)?|cpuset|--cpuset-cpus|sched_getaffinity\([^)]*\)|physcpubind|SLURM_\w*CPU\w*|"
+    r"(?:Cpus_allowed_list|cpuset\.cpus(?:\.effective)?|cpuset|--cpuset-cpus|sched_getaffinity\([^)]*\)|physcpubind|SLURM_CPU_BIND_LIST|"
     rf"allowed cpus?)[:= ]+\s*{_SETS}\s*(?:#.*)?$",
     re.MULTILINE | re.IGNORECASE,
 )
 _BOUND = re.compile(rf"(?:pid (\d+)'s (?:current|new) affinity list): {_SETS}\s*(?:[#(].*)?$", re.MULTILINE)
 _ASKED = re.compile(
-    r"(?:sched_setaffinity\(\s*\w+\s*,\s*(\{[^}]*\}|\[[^\]]*\]|range\(\d+, ?\d+\))|taskset -c?p?c? ?([\d,\-]+)|"
+    r"(?:sched_setaffinity\(\s*\w+\s*,\s*(\{[^}]*\}|\[[^\]]*\]|range\(\d+, ?\d+\))|taskset (?:-\w*c\w*|--cpu-list)[ =]?([\d,\-]+)|"
     r"--physcpubind[= ]([\d,\-]+)|"
-    r"(?:bind|pin|cores?|cpus?|affinity)\w*(?: (?:to|for|of|rank \d+|local_rank \d+|gpu \d+))*\s*(?:->|:|=|to)\s*"
+    # Whole words alone: what ends in _mask or _allowed are bits, and num_cpus is a number of them.
+    r"(?<![\w-])(?:bind(?:s|ing)?|pin(?:s|ned|ning)?|(?P<many>cores|cpus)|(?:cores?|cpus?)_?(?:ids?|list|set)|core|cpu|"
+    r"(?:cpu_)?affinity(?:_list)?)(?: (?:to|for|of|rank \d+|local_rank \d+|gpu \d+))*\s*(?:->|:|=|to)\s*"
     r"(?:cores? |cpus? )?([\d][\d,\-]*)\s*$)",
     re.MULTILINE | re.IGNORECASE,
 )
@@ -66,12 +70,15 @@ def diagnose_topology(text: str) -> Diagnosis | None:
 def _sets(text: str, rows: tuple[GpuRow, ...]) -> Sets:
     near = [(row.gpu, row.cpus) for row in rows if not isinstance(row.cpus, Missing)]
     for which, words in _LOCAL.findall(text):
-        near.append((f"GPU{which}" if which.isdigit() else "the GPU", _cpus(words) or frozenset()))
+        cpus = _cpus(words) if words else frozenset()
+        if cpus is not None:  # what cannot be read is not empty
+            near.append((f"GPU{which}" if which.isdigit() else "the GPU", cpus))
+    near += [("the GPU", cpus) for words in _LOCAL_MASK.findall(text) if (cpus := parse_mask(words)) is not None]
     allowed = [found for words in _ALLOWED.findall(text) if (found := _cpus(words)) is not None]
     asked = [
         found
         for match in _ASKED.finditer(text)
-        if not _is_given(text, match) and (found := _asked("".join(filter(None, match.groups())))) is not None
+        if not _is_given(text, match) and not _counts(match) and (found := _asked(_words_of(match))) is not None
     ]
     asked += _asked_nodes(text)
     bound = tuple(its for line in text.splitlines() if (its := _bound(line)) is not None)
@@ -82,6 +89,15 @@ def _sets(text: str, rows: tuple[GpuRow, ...]) -> Sets:
         bound=bound,
         refused=_REFUSED.search(text) is not None and any(word in text for word in ("affinity", "numactl", "taskset")),
     )
+
+
+def _words_of(match: re.Match[str]) -> str:
+    return next((words for name, words in enumerate(match.groups(), 1) if words and name != _ASKED.groupindex["many"]), "")
+
+
+def _counts(match: re.Match[str]) -> bool:
+    """`cpus: 8` says how many, as a rule."""
+    return match["many"] is not None and _words_of(match).isdecimal()
 
 
 def _is_given(text: str, match: re.Match[str]) -> bool:
