@@ -152,8 +152,10 @@ def _run_one(drawn: Draw, settings: Settings, out: Path) -> Score:
     scene = draw(folder, seed=drawn.seed, ranks=drawn.ranks, steps=fault.steps)
     settings = settings if fault.patience is None else msgspec.structs.replace(settings, patience=fault.patience)
     # A silence is measured against the patience of a drill even where the row has the one that is shipped.
-    silence_s = min(parse_duration_s(settings.patience), _SILENCE_S)
-    bars = Bars(suspect_s=fault.suspect_s, ended_s=fault.ended_s, silence_s=silence_s)
+    patience_s = parse_duration_s(settings.patience)
+    # The bars for the end are made for the patience of a drill; a longer one comes on top.
+    ended_s = fault.ended_s + max(0.0, patience_s - _SILENCE_S)
+    bars = Bars(suspect_s=fault.suspect_s, ended_s=ended_s, silence_s=min(patience_s, _SILENCE_S))
     try:
         return score(play(fault, scene, settings, run_number=drawn.number, seed=drawn.seed), bars)
     except (PatrolError, OSError, subprocess.TimeoutExpired) as problem:
