@@ -137,6 +137,14 @@ def test_a_state_that_was_cut_is_bad_input_not_a_crash(job, capsys):
     assert call(["status", str(job)]) == 65
 
 
+def test_a_reader_that_has_had_enough_is_no_warning(job):
+    words = [sys.executable, "-m", "rankpatrol", "config", "show"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as told:
+        told.stdout.close()
+        assert told.wait(20) == 0
+        assert told.stderr.read() == b""
+
+
 def test_no_job_here_says_how_to_start_one(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert call(["status"]) == 65

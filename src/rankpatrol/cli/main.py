@@ -80,8 +80,8 @@ def call(arguments: list[str]) -> int:
         return leaving.exit_code
     except (click.Abort, KeyboardInterrupt):
         return 130
-    except BrokenPipeError:
-        return ExitCode.OK  # the reader (a pager, head) had enough
+    except (BrokenPipeError, SystemExit) as leaving:
+        return _left(leaving)
     except PatrolError as problem:
         say(f"rankpatrol: {problem}\n  {problem.help}", err=True)
         return problem.exit_code
@@ -90,6 +90,14 @@ def call(arguments: list[str]) -> int:
         say(f"rankpatrol: {_reason(problem)}", err=True)
         return ExitCode.NO_PERMISSION if isinstance(problem, PermissionError) else ExitCode.BAD_INPUT
     return done if isinstance(done, int) else ExitCode.OK
+
+
+def _left(leaving: BrokenPipeError | SystemExit) -> int:
+    """0 where the reader of a pipe (a pager, head) had enough: click leaves with 1 then, and a wrapper around its output."""
+    had_enough = isinstance(leaving, BrokenPipeError) or "Pacify" in type(sys.stdout).__name__
+    if not had_enough:
+        raise leaving
+    return ExitCode.OK
 
 
 def _reason(problem: OSError | UnicodeError) -> str:
