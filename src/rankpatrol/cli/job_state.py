@@ -27,9 +27,16 @@ class OpenIncident(Record, frozen=True, kw_only=True):
     """The incident of a state, open or closed."""
 
     incident: Count
-    stage: str = "alerted"
+    stage: str
     attempt: Count = 0
     waits_for: str | None = None
+    diagnosis: Said = Said()
+
+
+class Aside(Record, frozen=True, kw_only=True):
+    """An incident that nothing is done about."""
+
+    incident: Count
     diagnosis: Said = Said()
 
 
@@ -68,7 +75,7 @@ class JobState(Record, frozen=True, kw_only=True):
     ranks: tuple[RankRow, ...] = ()
     groups: tuple[GroupRow, ...] = ()
     incident: OpenIncident | None = None
-    asides: tuple[OpenIncident, ...] = ()
+    asides: tuple[Aside, ...] = ()
     paused: Pause | None = None
     answer_with: str | None = None
 
