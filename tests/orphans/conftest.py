@@ -9,7 +9,7 @@ import pytest
 from orphan_subjects import Victims
 
 HERE = Path(__file__).parent
-STUB = HERE.parent / "data" / "orphans" / "nvml_stub.c"
+STUB = HERE.parent / "data" / "affinity" / "nvml_stub.c"
 
 
 def build(source: Path, target: Path, *flags: str) -> Path:

@@ -53,20 +53,8 @@ class Attachment:
         name = f"{self._attempt}.{rank.rank}.json"
         self.run_dir.write(f"claims/{name}", Released(at_unix_s=time.time()))
         self._lead_to_log(rank)
-        place = RankPlace(
-            attempt=self._attempt,
-            rank=rank.rank,
-            local_rank=rank.local_rank,
-            world_size=rank.world_size,
-            node=socket.gethostname(),
-            # Nobody stands above it: when the rank itself is gone, nobody will say how it ended.
-            shim_pid=rank.process.pid,
-            shim_start_ticks=rank.process.start_ticks,
-            pid=rank.process.pid,
-            start_ticks=rank.process.start_ticks,
-            torchrun_restarts=0,
-            scheduler_restarts=0,
-            started_unix_s=time.time(),
+        place = msgspec.structs.replace(
+            registration_of(rank, rank.world_size), attempt=self._attempt, node=socket.gethostname(), started_unix_s=time.time()
         )
         self.run_dir.write(f"ranks/{name}", place)
 
@@ -81,3 +69,22 @@ class Attachment:
 
 
 _WRITABLE = "Nothing is watched. Name a folder you can write to, with free space: rankpatrol watch --job-dir DIR …"
+
+
+def registration_of(rank: FoundRank, world_size: int) -> RankPlace:
+    """A rank that was found, as a shim would have registered it."""
+    return RankPlace(
+        attempt=0,
+        rank=rank.rank,
+        local_rank=rank.local_rank,
+        world_size=world_size,
+        node="",
+        # Nobody stands above it: when the rank itself is gone, nobody will say how it ended.
+        shim_pid=rank.process.pid,
+        shim_start_ticks=rank.process.start_ticks,
+        pid=rank.process.pid,
+        start_ticks=rank.process.start_ticks,
+        torchrun_restarts=0,
+        scheduler_restarts=0,
+        started_unix_s=0.0,
+    )

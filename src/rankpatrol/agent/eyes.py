@@ -13,12 +13,11 @@ from rankpatrol.collect.processes import process_tree, sample_process
 from rankpatrol.collect.ranks import RankRecord, observe, with_connections, with_stacks
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import FlightRecording, LogSample, Marks, ProcessGroup, ProcessSample, Snapshot
+from rankpatrol.discover.jobs import GROUP_THREADS
 from rankpatrol.judge.records import RankActivity
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.process import is_hidden
 
-# Threads that a process group starts in its member, by backend: without ptrace, for any user, they tell that a rank has joined.
-_GROUP_THREADS = frozenset({"gloo_tcp_loop", "pt_gloo_runloop", "pt_nccl_watchdg", "pt_nccl_heartbt", "pt_nccl_runhook"})
 _STACKS_S = 8.0
 _LOG_S = 1.0
 # A minute of looks: a loop is told from work by what never changes in all of them.
@@ -164,7 +163,7 @@ class Eyes:
             marked_steps=marks.steps if isinstance(marks, Marks) else None,
             phase=marks.phase if isinstance(marks, Marks) else None,
             group_timeout_s=_shortest_timeout_s(marks),
-            joined=not _GROUP_THREADS.isdisjoint(seen.thread_names),
+            joined=not GROUP_THREADS.isdisjoint(seen.thread_names),
             traced=seen.tracer_pid != 0,
             stopped=seen.state == "T",
             main_thread_ticks=seen.main_thread_ticks,

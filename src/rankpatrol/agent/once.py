@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from rankpatrol.agent.attachment import registration_of
 from rankpatrol.agent.eyes import Eyes
 from rankpatrol.agent.roster import Attempt
 from rankpatrol.analysis.diagnose import diagnose
@@ -9,7 +10,7 @@ from rankpatrol.analysis.scene import say_ranks
 from rankpatrol.analysis.waits import classify
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.records import Record
-from rankpatrol.discover.records import FoundJob, FoundRank
+from rankpatrol.discover.records import FoundJob
 from rankpatrol.judge.judge import stirred
 from rankpatrol.judge.records import RankActivity
 from rankpatrol.launch.rundir import RankPlace
@@ -66,21 +67,4 @@ def healthy(ranks: tuple[int, ...], world_size: int) -> Diagnosis:
 
 def places_of(job: FoundJob) -> tuple[RankPlace, ...]:
     """Its ranks as shims would have registered them."""
-    return tuple(_place(job, rank) for rank in job.ranks)
-
-
-def _place(job: FoundJob, rank: FoundRank) -> RankPlace:
-    return RankPlace(
-        attempt=0,
-        rank=rank.rank,
-        local_rank=rank.local_rank,
-        world_size=job.world_size,
-        node="",
-        shim_pid=rank.process.pid,
-        shim_start_ticks=rank.process.start_ticks,
-        pid=rank.process.pid,
-        start_ticks=rank.process.start_ticks,
-        torchrun_restarts=0,
-        scheduler_restarts=0,
-        started_unix_s=0.0,
-    )
+    return tuple(registration_of(rank, job.world_size) for rank in job.ranks)

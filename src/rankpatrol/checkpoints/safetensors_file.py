@@ -131,12 +131,6 @@ def _gapless(tensors: list[Tensor], data_start: int) -> Header | Judgement:
     return Header(tuple(tensors), data_start)
 
 
-def tensor_at(header: Header, offset: int) -> str | None:
-    """The tensor that holds a byte of the file."""
-    inside = offset - header.data_start_bytes
-    return next((tensor.name for tensor in header.tensors if tensor.start_bytes <= inside < tensor.end_bytes), None)
-
-
 def _length(head: bytes) -> int:
     return int.from_bytes(head[:_LENGTH_BYTES], "little")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from rankpatrol.core.records import Missing, ProcessId
+from rankpatrol.core.records import Missing
 from rankpatrol.discover.records import Candidate, FoundJob, FoundRank, Survey, Unnumbered
 from rankpatrol.launch.shim.placing import LAUNCHERS, TORCHRUN, place_of
 
@@ -14,7 +14,7 @@ VARIABLES = frozenset({
     *JOB_VARIABLES,
     *OTHER_VARIABLES,
 })  # fmt: skip
-# Threads of a process group or of a loader; a process has them only where torch is at work in it.
+# Threads that a process group starts in its member, by backend: without ptrace, for any user, they tell that a rank has joined.
 GROUP_THREADS = frozenset({"gloo_tcp_loop", "pt_gloo_runloop", "pt_nccl_watchdg", "pt_nccl_heartbt", "pt_nccl_runhook"})
 LOADER_NAMES = frozenset({"pt_data_worker", "pt_data_pin"})
 LAUNCHER_NAMES = (
@@ -91,11 +91,6 @@ def _tells_size(environment: Mapping[str, str], launcher: str) -> bool:
     """A RANK alone may be anything: a user's own variable, a shell's."""
     names = (name for each in LAUNCHERS if each.launcher == launcher for name in each.world_size)
     return any(environment.get(name) for name in names)
-
-
-def _number(word: str) -> int | None:
-    """Anybody may set a variable to anything; int() refuses more than some thousand digits."""
-    return int(word) if len(word) <= 9 and word.isdecimal() else None
 
 
 def matching(found: Survey, *, pid: int | None, job: str | None, above: Mapping[int, int]) -> tuple[FoundJob, ...]:
@@ -206,8 +201,3 @@ def _why_unnumbered(candidate: Candidate) -> str:
             "its environment holds no launcher's variables: it was forked (mp.spawn sets them after the start), or setproctitle wiped them"
         )
     return f"its environment holds only {', '.join(sorted(candidate.environment))}"
-
-
-def ranks_as_identities(job: FoundJob) -> dict[int, ProcessId]:
-    """Each rank's process."""
-    return {rank.rank: rank.process for rank in job.ranks}

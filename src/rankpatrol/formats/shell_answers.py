@@ -3,7 +3,6 @@
 import re
 
 _SQUEUE = re.compile(r"^(?:[^$#>%]{0,60}[$#>%])?\s*squeue\b(?!\s*:)((?:[^:'\"]|'[^']*'|\"[^\"]*\")*)$")
-_PROMPT = re.compile(r"^\s*(?:[$#>%]|--|\S+[@:]\S*[$#])\s*\S")
 _JOB_ROW = re.compile(r"^\s*(\d{2,})(_[\d\[]\S*)?\b(.*)$")
 _HEADER = re.compile(r"^\s*(?:JOBID|ARRAY_JOB)\b")
 _NO_ANSWER = re.compile(r"error|Unable|timed out|refused|not found", re.IGNORECASE)

@@ -4,6 +4,7 @@ import re
 
 import msgspec
 
+from rankpatrol.analysis.causes.loader import LOADER_NAME
 from rankpatrol.analysis.frames import meaning, plain_name
 from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.natives import native_call
@@ -12,7 +13,6 @@ from rankpatrol.core.snapshot import Frame, ProcessSample, RankSample, Snapshot,
 from rankpatrol.formats.stack_marks import ToldProcess
 from rankpatrol.formats.stack_text import ToldStacks
 
-LOADER_NAME = "pt_data_worker"
 _NOT_TOLD = Missing("the text does not tell")
 _LOADER_ROLE = re.compile(r"worker|loader", re.IGNORECASE)
 _INTERRUPTED = re.compile(r"\S*(?:KeyboardInterrupt|SystemExit|SignalException|Terminated|TimeoutExpired)")

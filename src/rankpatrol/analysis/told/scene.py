@@ -6,13 +6,14 @@ from functools import cached_property
 
 import msgspec
 
+from rankpatrol.analysis.causes.loader import LOADER_NAME
 from rankpatrol.analysis.causes.storage import waits_for_storage
 from rankpatrol.analysis.frames import is_users, meaning, plain_name, say_frame
 from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.natives import extension_function, native_call, waits_for_gil
 from rankpatrol.analysis.scene import Scene, say_ranks
 from rankpatrol.analysis.told.measured import Measured, draws_full_power, measure, steps_between
-from rankpatrol.analysis.told.sample import LOADER_NAME, Told
+from rankpatrol.analysis.told.sample import Told
 from rankpatrol.analysis.waits import Wait, main_thread
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import Frame, ProcessSample, ThreadStack

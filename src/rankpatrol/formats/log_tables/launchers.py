@@ -3,8 +3,6 @@
 from rankpatrol.core.testimony import Kind
 from rankpatrol.formats.log_tables.row import rows
 
-_SIGNAL = r"(?P<signal>SIG[A-Z0-9]+|\d{1,2})"
-
 ROWS = (
     *rows(
         Kind.STOPPED_BY_LAUNCHER,
