@@ -91,7 +91,7 @@ def measure(hub: Exchange, server_pid: int, nodes: int, seconds: float) -> str:
         time.sleep(0.1)
     came_s = time.monotonic() - began
     time.sleep(5)  # past the first round, in which all connect
-    seen: dict[str, float] = {}
+    seen = {node: heard.heard_at_mono for node, heard in hub.states().items()}
     latencies_ms: list[float] = []
     began, ours, theirs = time.monotonic(), time.process_time(), cpu_s(server_pid)
     looking_s = 0.0
