@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
+import logging
 import secrets
-import ssl
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -15,10 +15,11 @@ from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
-from rankpatrol.core.errors import UsageProblem
+from rankpatrol.core.errors import PatrolError, UsageProblem
 from rankpatrol.core.records import Missing
 from rankpatrol.exchange.address import Address
 from rankpatrol.exchange.backoff import pauses
+from rankpatrol.exchange.key_files import KeyFiles, tls_context
 from rankpatrol.exchange.loop_thread import shared_loop
 from rankpatrol.exchange.names import name_of, token_of
 from rankpatrol.exchange.port import Heard, Role
@@ -31,11 +32,18 @@ _CONNECT_S = 5.0
 _CONFIRM_S = 10.0
 _PING_S = 20
 _LAST_WORDS_S = 1.0
+_SENT_S = 0.002
 # While there is no hub the newest state is offered again, seldom: a new one comes every few seconds anyway.
 _UNHEARD_S = 5.0
 # A connection that lasted so long was a good one: the pauses begin anew.
 _STEADY_S = 30.0
-_Failure = (OSError, NatsError, TimeoutError, ssl.SSLError)
+# The client begins without TLS and goes on with it, at which asyncio wonders at each end; without a handler that would go to stderr.
+logging.getLogger("asyncio").addFilter(lambda record: "eof_received" not in str(record.msg))
+_Failure = (OSError, NatsError, PatrolError)
+
+
+class Refused(NatsError):
+    """The broker's rights do not let us take this place."""
 
 
 class Connection:
@@ -45,6 +53,7 @@ class Connection:
         self.client = Client()
         self.over = asyncio.Event()
         self.joining = True
+        self.refusal = ""
         self.orders: Subscription | None = None
         # The broker answers there where a state has no listener: its "no responders" of a request.
         self.unheard_at = ""
@@ -70,8 +79,8 @@ class Connection:
 class NatsWire:
     """A Wire (wire.py)."""
 
-    def __init__(self, address: Address, seat: Seat, take: Taker, clock: Clock, tls: ssl.SSLContext | None = None) -> None:
-        self._address, self._seat, self._take, self._clock, self._tls = address, seat, take, clock, tls
+    def __init__(self, address: Address, seat: Seat, take: Taker, clock: Clock, keys: KeyFiles | None = None) -> None:
+        self._address, self._seat, self._take, self._clock, self._keys = address, seat, take, clock, keys
         self._lock = threading.Lock()
         self._heard: dict[str, Heard] = {}
         self._newest: tuple[int, bytes] = (0, b"")
@@ -140,7 +149,6 @@ class NatsWire:
     async def _stay(self, connection: Connection) -> None:
         """Be connected, until the connection is lost."""
         await asyncio.wait_for(self._join(connection), 2 * _CONNECT_S)
-        connection.joining = False
         self._trouble = ""
         self._connection = connection
         self._news.set()
@@ -160,7 +168,7 @@ class NatsWire:
         async def hear_error(problem: Exception) -> None:
             if connection.joining:
                 raise problem  # out of `connect`, which would try again by itself
-            self._trouble = _why(problem)
+            connection.refusal = self._trouble = _why(problem)
             connection.refuse(str(problem))
 
         await connection.client.connect(
@@ -171,18 +179,21 @@ class NatsWire:
             connect_timeout=int(_CONNECT_S),
             ping_interval=_PING_S,
             inbox_prefix=INBOX + token_of(self._seat.node),
-            tls=self._tls,
+            tls=tls_context(self._keys) if self._keys else None,  # read again each time: certificates are renewed
             error_cb=hear_error,
             closed_cb=lost,
             token=self._address.token or None,
         )
+        connection.joining = False
         connection.orders = await connection.client.subscribe(orders_to(self._seat.node), cb=self._on_order(connection))
         connection.unheard_at = connection.client.new_inbox()
         await connection.client.subscribe(connection.unheard_at, cb=unheard)
         if self._seat.role is Role.HUB:
             await connection.client.subscribe(states_of_all(), cb=self._on_state)
         # Once this returns the broker knows what we listen to.
-        await connection.client.flush(int(_CONNECT_S))
+        await _confirmed(connection.client, _CONNECT_S)
+        if connection.refusal:  # a place where nothing is heard is none
+            raise Refused(connection.refusal)
 
     async def _tell_on(self, connection: Connection) -> None:
         """Send the newest state whenever there is one, and again until a hub is there to hear it."""
@@ -211,7 +222,7 @@ class NatsWire:
             return True
         connection.unheard = False
         await connection.client.publish(state_of(self._seat.node), state, reply=connection.unheard_at)
-        await asyncio.wait_for(connection.client.flush(), within_s)
+        await _confirmed(connection.client, within_s)
         if connection.unheard:
             return False
         self._told = number
@@ -269,7 +280,7 @@ class NatsWire:
                 if connection.orders is not None:
                     await connection.orders.unsubscribe()
                 await self._tell_newest(connection, _LAST_WORDS_S)
-                await asyncio.wait_for(connection.client.flush(), _LAST_WORDS_S)
+                await _confirmed(connection.client, _LAST_WORDS_S)
         self._life.cancel()
         if connection is not None:
             with contextlib.suppress(*_Failure):
@@ -279,6 +290,19 @@ class NatsWire:
     def _soon(self, call: Callable[[], object]) -> None:
         with contextlib.suppress(RuntimeError):  # the process is ending
             self._loop.call_soon_threadsafe(call)
+
+
+async def _confirmed(client: Client, within_s: float) -> None:
+    """Return once the broker has taken all that was sent so far, and what it said of it is here.
+
+    `flush` alone asks at once, and overtakes what the client has not put on its way yet.
+    """
+    async with asyncio.timeout(within_s):
+        pause_s = 0.0
+        while client.pending_data_size:
+            await asyncio.sleep(pause_s)
+            pause_s = _SENT_S
+        await client.flush()
 
 
 def _chance() -> float:

@@ -1,9 +1,11 @@
 """Opens an exchange by its address."""
 
 import importlib
+from typing import Any
 
-from rankpatrol.core.errors import PatrolError
+from rankpatrol.core.errors import PatrolError, UsageProblem
 from rankpatrol.exchange.address import Address, parse_address
+from rankpatrol.exchange.key_files import KeyFiles, tls_context
 from rankpatrol.exchange.local import LocalWire, room_named
 from rankpatrol.exchange.names import token_of
 from rankpatrol.exchange.port import Exchange, Role
@@ -12,7 +14,7 @@ from rankpatrol.exchange.talk import Talk
 from rankpatrol.exchange.wire import Seat, Wire
 from rankpatrol.system.clock import Clock, SystemClock
 
-__all__ = ["Address", "ClientMissing", "connected_within", "open_exchange", "parse_address"]
+__all__ = ["Address", "ClientMissing", "KeyFiles", "connected_within", "open_exchange", "parse_address"]
 _LOOKS_EVERY_S = 0.02
 
 
@@ -22,15 +24,26 @@ class ClientMissing(PatrolError):
     help = "Install it where the agent runs: pip install 'rankpatrol[cluster]'"
 
 
-def open_exchange(address: Address, node: str, *, role: Role, clock: Clock | None = None) -> Exchange:
-    """Take this node's place; returns at once, and connects (and connects again) in the background.
+def open_exchange(address: Address, node: str, *, role: Role, clock: Clock | None = None, keys: KeyFiles | None = None) -> Exchange:
+    """Take this node's place; returns at once, and connects (and connects again) in the background. `tls://` needs `keys`.
 
-    Raises UsageProblem where a name is too long, ClientMissing where the extra is not installed.
+    Raises UsageProblem where a name is too long or keys are missing, BadInput or NoPermission where keys cannot be used, ClientMissing
+    where the extra is not installed.
     """
     token_of(node)
+    if (address.scheme == "tls") != (keys is not None):
+        raise UsageProblem(
+            f"{address} needs {'a certificate, its key and the authority' if keys is None else 'no certificate'}",
+            help="tls:// goes with the files that `rankpatrol hub init-keys` makes; nats:// with a token.",
+        )
+    if keys is not None:
+        tls_context(keys)
     clock = clock or SystemClock()
     service = Service(clock)
-    return Talk(_wire(address, Seat(node, role), service, clock), service)
+    if address.scheme == "local":
+        return Talk(LocalWire(room_named(address.room), Seat(node, role), service.take, clock), service)
+    wire: Wire = _nats(address).NatsWire(address, Seat(node, role), service.take, clock, keys)
+    return Talk(wire, service)
 
 
 def connected_within(exchange: Exchange, deadline_s: float, clock: Clock | None = None) -> bool:
@@ -44,12 +57,8 @@ def connected_within(exchange: Exchange, deadline_s: float, clock: Clock | None 
     return True
 
 
-def _wire(address: Address, seat: Seat, service: Service, clock: Clock) -> Wire:
-    if address.scheme == "local":
-        return LocalWire(room_named(address.room), seat, service.take, clock)
+def _nats(address: Address) -> Any:
     try:
-        nats = importlib.import_module("rankpatrol.exchange.nats")
+        return importlib.import_module("rankpatrol.exchange.nats")
     except ModuleNotFoundError as problem:
         raise ClientMissing(f"no client for {address}: {problem}") from problem
-    wire: Wire = nats.NatsWire(address, seat, service.take, clock)
-    return wire

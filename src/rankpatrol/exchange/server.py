@@ -18,7 +18,8 @@ import msgspec
 
 from rankpatrol.core.errors import BadInput, PatrolError
 from rankpatrol.exchange.address import Address
-from rankpatrol.exchange.server_config import Listen, config_of
+from rankpatrol.exchange.rights import demands_in
+from rankpatrol.exchange.server_config import Listen, by_token, config_of, files_in
 from rankpatrol.system.files import write_private
 
 _TIED = Path(__file__).with_name("tied.py")
@@ -112,7 +113,7 @@ class Server:
     def _run_once(self) -> int:
         """One life of the broker, to its end; the port it had. Raises ServerFailed or OSError where it never listened."""
         config = self._folder / "nats.conf"
-        write_private(config, config_of(self._listen, self._folder).encode())
+        write_private(config, (config_of(self._listen) + files_in(self._folder)).encode())
         for left in self._folder.glob("*.ports"):  # of one that was killed
             left.unlink(missing_ok=True)
         with (self._folder / "nats-start.log").open("wb") as said:
@@ -167,9 +168,14 @@ def start_server(folder: Path, *, host: str = "127.0.0.1", port: int = 0) -> tup
     `folder` is the run directory: configuration (0600) and logs go there. Raises ServerMissing, ServerFailed or BadInput.
     """
     token = secrets.token_urlsafe(32)
-    server = Server(find_server(), _folder(folder), Listen(host=host, port=port, token=token))
-    found = server.start()
-    return server, Address(scheme="nats", host=host, port=found, token=token)
+    server = Server(find_server(), _folder(folder), Listen(host=host, port=port, demands=by_token(token)))
+    return server, Address(scheme="nats", host=host, port=server.start(), token=token)
+
+
+def start_resident_server(folder: Path, keys: Path, *, host: str, port: int) -> tuple[Server, Address]:
+    """Start a broker for resident agents, with the rights and certificates that keys.py put into `keys`. Raises as `start_server` does."""
+    server = Server(find_server(), _folder(folder), Listen(host=host, port=port, demands=demands_in(keys)))
+    return server, Address(scheme="tls", host=host, port=server.start())
 
 
 def _folder(folder: Path) -> Path:

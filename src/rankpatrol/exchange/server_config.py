@@ -13,28 +13,32 @@ _LOG_BYTES = 16 << 20
 
 
 class Listen(Record, frozen=True, kw_only=True):
-    """Where a broker listens (port 0: any free one), and the secret that whoever connects must know."""
+    """Where a broker listens (port 0: any free one), and what it demands of whoever connects, as configuration."""
 
     host: str
     port: int
-    token: str
+    demands: str
 
 
-def config_of(listen: Listen, folder: Path) -> str:
+def by_token(token: str) -> str:
+    """Whoever knows the token may do all."""
+    return f"authorization {{ token: {quoted(token)} }}\n"
+
+
+def config_of(listen: Listen) -> str:
     """Only what NATS 2.9 knows as well: an unknown word stops the server."""
-    return "\n".join(
-        (
-            f"host: {quoted(listen.host)}",
-            f"port: {listen.port or -1}",
-            f"max_payload: {MOST_BYTES}",
-            f"ping_interval: {quoted(f'{_PING_S}s')}",
-            f"ports_file_dir: {quoted(str(folder))}",
-            f"log_file: {quoted(str(folder / 'nats.log'))}",
-            f"logfile_size_limit: {_LOG_BYTES}",
-            f"authorization {{ token: {quoted(listen.token)} }}",
-            "",
-        )
+    return (
+        f"host: {quoted(listen.host)}\n"
+        f"port: {listen.port or -1}\n"
+        f"max_payload: {MOST_BYTES}\n"
+        f"ping_interval: {quoted(f'{_PING_S}s')}\n"
+        f"{listen.demands}"
     )
+
+
+def files_in(folder: Path) -> str:
+    """Where a broker that we keep says what it does, and on which port it listens."""
+    return f"ports_file_dir: {quoted(str(folder))}\nlog_file: {quoted(str(folder / 'nats.log'))}\nlogfile_size_limit: {_LOG_BYTES}\n"
 
 
 def quoted(text: str) -> str:

@@ -25,3 +25,8 @@ def to_node(node: str, kind: str, name: str) -> str:
 def orders_to(node: str) -> str:
     """Where a node listens."""
     return f"{_ROOT}.to.{token_of(node)}.>"
+
+
+def orders_to_all() -> str:
+    """Where a hub may give orders."""
+    return f"{_ROOT}.to.>"
