@@ -2,18 +2,22 @@
 
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 from pathlib import Path
 
 import pytest
-from exchange_subjects import WITHIN_S, eventually
+from exchange_subjects import WITHIN_S, Places, eventually
 
 from rankpatrol.core.records import Missing
+from rankpatrol.exchange import nats as nats_module
 from rankpatrol.exchange import server as server_module
+from rankpatrol.exchange import server_config as server_config_module
 from rankpatrol.exchange.address import Address
 from rankpatrol.exchange.open import connected_within, open_exchange
 from rankpatrol.exchange.port import Role
@@ -107,6 +111,25 @@ def test_a_port_that_is_taken_is_told(tmp_path, broker_address):
 def test_a_host_that_is_not_ours_is_told(tmp_path):
     with pytest.raises(ServerFailed):
         start_server(tmp_path, host="192.0.2.1")
+
+
+def test_a_broker_that_follows_one_of_a_dead_agent_is_found_where_it_was(tmp_path):
+    server, address = start_server(tmp_path)
+    server.stop()
+    again, same = start_server(tmp_path)
+    again.stop()
+    assert same == address
+    assert stat.S_IMODE((tmp_path / "broker.json").stat().st_mode) == 0o600
+
+
+def test_where_its_port_is_taken_by_now_it_takes_another(tmp_path):
+    server, address = start_server(tmp_path)
+    server.stop()
+    with socket.create_server((address.host, address.port)):
+        again, other = start_server(tmp_path)
+    again.stop()
+    assert other.port != address.port
+    assert other.token == address.token
 
 
 def test_a_folder_with_odd_characters_is_no_trouble(tmp_path):
@@ -225,3 +248,40 @@ class TestOutage:
         assert node.states() == {}
         node.close()
         assert not node.connected()
+
+    def test_a_broker_that_stands_still_is_left_and_found_again(self, own_broker, monkeypatch):
+        monkeypatch.setattr(nats_module, "_CONFIRM_S", 0.3)
+        server, places = own_broker
+        hub, node = places.hub(), places.node("n1")
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            assert isinstance(hub.ask("n1", "x", b"", 0.3), Missing)
+            assert time.monotonic() - began < 5
+            node.tell(b"newest")
+            eventually(lambda: not node.connected())
+            assert "could not be told" in node.trouble() or "connection was lost" in node.trouble()
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        eventually(lambda: hub.states().get("n1"), within_s=40)
+
+    def test_what_a_broker_with_a_lower_limit_does_not_take_is_told(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(server_config_module, "MOST_BYTES", 1000)
+        server, address = start_server(tmp_path / "run")
+        places = Places(address)
+        try:
+            hub, node = places.hub(), places.node("n1")
+            node.serve(lambda command, body: bytes(5000))
+            answer = hub.ask("n1", "x", b"", 10)
+            assert isinstance(answer, Missing)
+            assert "larger than this broker takes (max_payload 1000)" in answer.reason
+            order = hub.ask("n1", "x", bytes(5000), 10)
+            assert isinstance(order, Missing)
+            node.tell(bytes(5000))
+            eventually(lambda: "max_payload 1000" in node.trouble())
+            node.tell(b"small")
+            eventually(lambda: hub.states().get("n1"))
+            assert node.connected()
+        finally:
+            places.close()
+            server.stop()

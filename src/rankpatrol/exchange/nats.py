@@ -24,7 +24,7 @@ from rankpatrol.exchange.loop_thread import shared_loop
 from rankpatrol.exchange.names import name_of, token_of
 from rankpatrol.exchange.port import Heard, Role
 from rankpatrol.exchange.subjects import INBOX, orders_to, state_of, states_of_all, to_node
-from rankpatrol.exchange.wire import MOST_BYTES, Order, Seat, Taker, opened, settled
+from rankpatrol.exchange.wire import MOST_BYTES, Order, Seat, Taker, bad, opened, settled
 from rankpatrol.system.clock import Clock
 
 _CONNECT_S = 5.0
@@ -220,6 +220,10 @@ class NatsWire:
             number, state = self._newest
         if number == self._told:
             return True
+        if len(state) > connection.client.max_payload:
+            self._trouble = _too_large("a state", state, connection.client)
+            self._told = number
+            return True
         connection.unheard = False
         await connection.client.publish(state_of(self._seat.node), state, reply=connection.unheard_at)
         await _confirmed(connection.client, within_s)
@@ -248,6 +252,8 @@ class NatsWire:
             # Whoever asked over a connection that is lost has been told so and asks again.
             with contextlib.suppress(*_Failure):
                 if not connection.over.is_set():
+                    if len(answer) > connection.client.max_payload:
+                        answer = bad(_too_large("the answer", answer, connection.client))
                     await connection.client.publish(inbox, answer)
 
         return lambda answer: self._soon(lambda: self._loop.create_task(publish(answer)))
@@ -307,6 +313,11 @@ async def _confirmed(client: Client, within_s: float) -> None:
 
 def _chance() -> float:
     return secrets.randbelow(1 << 20) / (1 << 20)
+
+
+def _too_large(what: str, message: bytes, client: Client) -> str:
+    """A broker that others keep may have a limit below ours."""
+    return f"{what} of {len(message)} bytes is larger than this broker takes (max_payload {client.max_payload})"
 
 
 def _why(problem: BaseException) -> str:

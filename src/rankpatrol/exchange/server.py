@@ -29,6 +29,7 @@ _LOOKS_EVERY_S = 0.02
 _GOES_WITHIN_S = 3.0
 _AGAIN_AFTER_S = 1.0
 _SAID_MOST = 2000
+_STARTED = "broker.json"
 
 
 class ServerMissing(PatrolError):
@@ -64,10 +65,11 @@ class Server:
     """One running broker. Made by `start_server`."""
 
     def __init__(self, program: str, folder: Path, listen: Listen) -> None:
-        self._program, self._folder, self._listen = program, folder, listen
+        self._program, self.folder, self._listen = program, folder, listen
         self._first: Future[int] = Future()
         self._stopping = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
+        self._trouble = ""
         # The kernel ties the broker to the thread that starts it: this one lives until `stop`.
         self._keeper = threading.Thread(target=self._keep, name="exchange-server", daemon=True)
 
@@ -76,6 +78,10 @@ class Server:
         """The broker's process, or None while none runs."""
         process = self._process
         return None if process is None or process.returncode is not None else process.pid
+
+    def trouble(self) -> str:
+        """Why it could not be started again, last; empty where it could."""
+        return self._trouble
 
     def start(self) -> int:
         """The port it listens on. Raises ServerFailed."""
@@ -103,6 +109,7 @@ class Server:
             try:
                 port = self._run_once()
             except (OSError, PatrolError) as problem:
+                self._trouble = str(problem)
                 if not self._first.done():
                     self._first.set_exception(ServerFailed(f"the broker cannot be started: {problem}"))
                     return
@@ -112,11 +119,11 @@ class Server:
 
     def _run_once(self) -> int:
         """One life of the broker, to its end; the port it had. Raises ServerFailed or OSError where it never listened."""
-        config = self._folder / "nats.conf"
-        write_private(config, (config_of(self._listen) + files_in(self._folder)).encode())
-        for left in self._folder.glob("*.ports"):  # of one that was killed
+        config = self.folder / "nats.conf"
+        write_private(config, (config_of(self._listen) + files_in(self.folder)).encode())
+        for left in self.folder.glob("*.ports"):  # of one that was killed
             left.unlink(missing_ok=True)
-        with (self._folder / "nats-start.log").open("wb") as said:
+        with (self.folder / "nats-start.log").open("wb") as said:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(_TIED), str(os.getpid()), self._program, "--config", str(config)],
                 stdin=subprocess.DEVNULL,
@@ -130,6 +137,7 @@ class Server:
             if self._stopping.is_set():
                 process.kill()
             port = self._port_of(process)
+            self._trouble = ""
             if not self._first.done():
                 self._first.set_result(port)
             process.wait()
@@ -143,7 +151,7 @@ class Server:
         """The port, from the file that the broker writes once it listens."""
         until = time.monotonic() + _READY_WITHIN_S
         while time.monotonic() < until:
-            for path in self._folder.glob(f"*_{process.pid}.ports"):
+            for path in self.folder.glob(f"*_{process.pid}.ports"):
                 with contextlib.suppress(OSError, msgspec.MsgspecError, LookupError, ValueError):
                     port = urlsplit(msgspec.json.decode(path.read_bytes(), type=dict[str, list[str]])["nats"][0]).port
                     if port:
@@ -158,18 +166,39 @@ class Server:
         words: list[str] = []
         for name in ("nats.log", "nats-start.log"):
             with contextlib.suppress(OSError):
-                words += (self._folder / name).read_bytes()[-_SAID_MOST:].decode(errors="replace").split("\n")
+                words += (self.folder / name).read_bytes()[-_SAID_MOST:].decode(errors="replace").split("\n")
         return next((word.strip() for word in reversed(words) if word.strip()), "it said nothing")
 
 
 def start_server(folder: Path, *, host: str = "127.0.0.1", port: int = 0) -> tuple[Server, Address]:
     """Start a broker for one job with a secret of its own, and its address; port 0 is any free one.
 
-    `folder` is the run directory: configuration (0600) and logs go there. Raises ServerMissing, ServerFailed or BadInput.
+    `folder` is the run directory: configuration (0600) and logs go there. A broker that was started there before, by an agent that has
+    died since, is followed by one of the same secret and port, so that the other nodes find it again. Raises ServerMissing, ServerFailed
+    or BadInput.
     """
-    token = secrets.token_urlsafe(32)
-    server = Server(find_server(), _folder(folder), Listen(host=host, port=port, demands=by_token(token)))
-    return server, Address(scheme="nats", host=host, port=server.start(), token=token)
+    program, folder = find_server(), _folder(folder)
+    before = _before(folder)
+    token = before.token if before else secrets.token_urlsafe(32)
+    demands = by_token(token)
+    if before and port == 0:
+        with contextlib.suppress(ServerFailed):  # somebody else has the port by now
+            return _started(Server(program, folder, Listen(host=host, port=before.port, demands=demands)), host, token)
+    return _started(Server(program, folder, Listen(host=host, port=port, demands=demands)), host, token)
+
+
+def _started(server: Server, host: str, token: str) -> tuple[Server, Address]:
+    address = Address(scheme="nats", host=host, port=server.start(), token=token)
+    write_private(server.folder / _STARTED, msgspec.json.encode(address))
+    return server, address
+
+
+def _before(folder: Path) -> Address | None:
+    """The broker that was started here before; the folder is ours alone."""
+    try:
+        return msgspec.json.decode((folder / _STARTED).read_bytes(), type=Address)
+    except (OSError, msgspec.MsgspecError):
+        return None
 
 
 def start_resident_server(folder: Path, keys: Path, *, host: str, port: int) -> tuple[Server, Address]:
