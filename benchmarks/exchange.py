@@ -73,7 +73,11 @@ def start_nodes(url: str, number: int, nodes: int, every_s: float) -> "subproces
 def simulate(number: str, nodes: int, every_s: float) -> None:
     """Many nodes in one process, each telling in its own moment of the period."""
     address = parse_address(sys.stdin.readline().strip())
-    places = [open_exchange(address, f"node-{number}-{each}", role=Role.NODE) for each in range(nodes)]
+    places = []
+    for each in range(nodes):
+        places.append(open_exchange(address, f"node-{number}-{each}", role=Role.NODE))
+        if each % 50 == 0:  # one loop serves them all here
+            assert connected_within(places[-1], 60), places[-1].trouble()
     big = Path(tempfile.gettempdir()) / f"rankpatrol-exchange-{os.getppid()}"
     places[0].offer("big", big)
     began, turn = time.monotonic(), 0
@@ -117,14 +121,13 @@ def measure(hub: Exchange, server_pid: int, nodes: int, seconds: float) -> str:
 def scattered(hub: Exchange) -> str:
     """To the command that nodes answer by themselves."""
     nodes = sorted(hub.states())
-    took_s = []
+    took_s, answered = [], []
     for _ in range(3):
         began = time.monotonic()
         answers = hub.scatter(nodes, "clock", b"", 30)
         took_s.append(time.monotonic() - began)
-        missing = [answer for answer in answers.values() if isinstance(answer, Missing)]
-        assert not missing, missing[0]
-    return f"all {len(nodes)} nodes asked and answered within {1000 * min(took_s):.0f} ms, the best of three"
+        answered.append(sum(not isinstance(answer, Missing) for answer in answers.values()))
+    return f"{len(nodes)} nodes asked side by side: {min(answered)} answered, the best of three within {1000 * min(took_s):.0f} ms"
 
 
 def copies(hub: Exchange, folder: Path, mb: int) -> str:

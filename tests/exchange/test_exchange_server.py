@@ -1,5 +1,6 @@
 """A job's own broker: its secret, its life, and what happens to everybody when it dies."""
 
+import asyncio
 import os
 import signal
 import socket
@@ -19,11 +20,16 @@ from rankpatrol.exchange import nats as nats_module
 from rankpatrol.exchange import server as server_module
 from rankpatrol.exchange import server_config as server_config_module
 from rankpatrol.exchange.address import Address
+from rankpatrol.exchange.loop_thread import shared_loop
 from rankpatrol.exchange.open import connected_within, open_exchange
 from rankpatrol.exchange.port import Role
 from rankpatrol.exchange.server import ServerFailed, ServerMissing, find_server, start_server
 
 pytestmark = pytest.mark.timeout(60)
+
+
+async def count_tasks():
+    return len(asyncio.all_tasks())
 
 
 def alive(pid):
@@ -248,6 +254,29 @@ class TestOutage:
         assert node.states() == {}
         node.close()
         assert not node.connected()
+
+    def test_outages_leave_nothing_behind(self, own_broker):
+        server, places = own_broker
+        hub, node = places.hub(), places.node("n1")
+        node.serve(lambda command, body: b"here")
+
+        def holdings():
+            tasks = asyncio.run_coroutine_threadsafe(count_tasks(), shared_loop()).result(WITHIN_S)
+            return tasks, len(list(Path("/proc/self/fd").iterdir()))
+
+        def settled():
+            return hub.connected() and node.connected() and hub.ask("n1", "x", b"", 10) == b"here"
+
+        eventually(settled)
+        eventually(lambda: holdings() == holdings())
+        before = holdings()
+        for _ in range(2):
+            node.tell(bytes(500_000))
+            os.kill(server.pid, signal.SIGKILL)
+            node.tell(bytes(500_000))
+            eventually(lambda: not node.connected() and not hub.connected())
+            eventually(settled, within_s=30)
+        eventually(lambda: holdings() <= before)
 
     def test_a_broker_that_stands_still_is_left_and_found_again(self, own_broker, monkeypatch):
         monkeypatch.setattr(nats_module, "_CONFIRM_S", 0.3)

@@ -2,78 +2,39 @@
 
 import asyncio
 import contextlib
-import logging
 import secrets
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any
 
-from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.aio.subscription import Subscription
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
-from rankpatrol.core.errors import PatrolError, UsageProblem
+from rankpatrol.core.errors import UsageProblem
 from rankpatrol.core.records import Missing
 from rankpatrol.exchange.address import Address
 from rankpatrol.exchange.backoff import pauses
 from rankpatrol.exchange.key_files import KeyFiles, tls_context
 from rankpatrol.exchange.loop_thread import shared_loop
 from rankpatrol.exchange.names import name_of, token_of
+from rankpatrol.exchange.nats_connection import FAILURES, Connection, Refused
 from rankpatrol.exchange.port import Heard, Role
 from rankpatrol.exchange.subjects import INBOX, orders_to, state_of, states_of_all, to_node
 from rankpatrol.exchange.wire import MOST_BYTES, Order, Seat, Taker, bad, opened, settled
 from rankpatrol.system.clock import Clock
 
-_CONNECT_S = 5.0
+# Of 5,000 nodes that come at once over TLS the last is served after 12 s.
+_CONNECT_S = 20.0
 # A peer that is gone without a word is noticed by the next state told, or else by pings.
-_CONFIRM_S = 10.0
+_CONFIRM_S = 20.0
 _PING_S = 20
 _LAST_WORDS_S = 1.0
-_SENT_S = 0.002
 # While there is no hub the newest state is offered again, seldom: a new one comes every few seconds anyway.
 _UNHEARD_S = 5.0
 # A connection that lasted so long was a good one: the pauses begin anew.
 _STEADY_S = 30.0
-# The client begins without TLS and goes on with it, at which asyncio wonders at each end; without a handler that would go to stderr.
-logging.getLogger("asyncio").addFilter(lambda record: "eof_received" not in str(record.msg))
-_Failure = (OSError, NatsError, PatrolError)
-
-
-class Refused(NatsError):
-    """The broker's rights do not let us take this place."""
-
-
-class Connection:
-    """One connection, until it is lost."""
-
-    def __init__(self) -> None:
-        self.client = Client()
-        self.over = asyncio.Event()
-        self.joining = True
-        self.refusal = ""
-        self.orders: Subscription | None = None
-        # The broker answers there where a state has no listener: its "no responders" of a request.
-        self.unheard_at = ""
-        self.unheard = False
-        # Who waits for an answer on which subject, and why the broker refused.
-        self.waiting: dict[asyncio.Task[Any], str] = {}
-        self.refused: dict[asyncio.Task[Any], str] = {}
-
-    def lose(self) -> None:
-        """Nobody will answer any more."""
-        self.over.set()
-        for task in list(self.waiting):
-            task.cancel()
-
-    def refuse(self, message: str) -> None:
-        """End the wait for an answer to what the broker did not let through."""
-        for task, subject in list(self.waiting.items()):
-            if subject.lower() in message.lower():  # the client gives the broker's word in lower case
-                self.refused[task] = message
-                task.cancel()
 
 
 class NatsWire:
@@ -135,13 +96,11 @@ class NatsWire:
             try:
                 await self._stay(connection)
                 self._trouble = "the connection was lost"
-            except _Failure as problem:
+            except FAILURES as problem:
                 self._trouble = _why(problem)
             finally:
                 self._connection = None
-                connection.lose()
-                with contextlib.suppress(*_Failure):
-                    await connection.client.close()
+                await connection.close()
             if self._loop.time() - began > _STEADY_S:
                 waits = pauses(_chance)
             await asyncio.sleep(next(waits))
@@ -154,7 +113,7 @@ class NatsWire:
         self._news.set()
         telling = asyncio.create_task(self._tell_on(connection))
         try:
-            await connection.over.wait()
+            await asyncio.shield(connection.over)
         finally:
             telling.cancel()
 
@@ -191,7 +150,7 @@ class NatsWire:
         if self._seat.role is Role.HUB:
             await connection.client.subscribe(states_of_all(), cb=self._on_state)
         # Once this returns the broker knows what we listen to.
-        await _confirmed(connection.client, _CONNECT_S)
+        await connection.confirmed(_CONNECT_S)
         if connection.refusal:  # a place where nothing is heard is none
             raise Refused(connection.refusal)
 
@@ -203,7 +162,7 @@ class NatsWire:
             self._news.clear()
             try:
                 heard = await self._tell_newest(connection, _CONFIRM_S)
-            except _Failure as problem:
+            except FAILURES as problem:
                 self._trouble = f"a state could not be told: {_why(problem)}"
                 connection.lose()
                 return
@@ -220,13 +179,13 @@ class NatsWire:
             number, state = self._newest
         if number == self._told:
             return True
-        if len(state) > connection.client.max_payload:
-            self._trouble = _too_large("a state", state, connection.client)
+        if too_large := connection.too_large("a state", state):
+            self._trouble = too_large
             self._told = number
             return True
         connection.unheard = False
         await connection.client.publish(state_of(self._seat.node), state, reply=connection.unheard_at)
-        await _confirmed(connection.client, within_s)
+        await connection.confirmed(within_s)
         if connection.unheard:
             return False
         self._told = number
@@ -250,47 +209,36 @@ class NatsWire:
     def _reply(self, connection: Connection, inbox: str) -> Callable[[bytes], None]:
         async def publish(answer: bytes) -> None:
             # Whoever asked over a connection that is lost has been told so and asks again.
-            with contextlib.suppress(*_Failure):
-                if not connection.over.is_set():
-                    if len(answer) > connection.client.max_payload:
-                        answer = bad(_too_large("the answer", answer, connection.client))
-                    await connection.client.publish(inbox, answer)
+            with contextlib.suppress(*FAILURES):
+                if not connection.over.done():
+                    too_large = connection.too_large("the answer", answer)
+                    await connection.client.publish(inbox, bad(too_large) if too_large else answer)
 
         return lambda answer: self._soon(lambda: self._loop.create_task(publish(answer)))
 
     async def _request(self, connection: Connection, node: str, order: tuple[str, bytes], deadline_s: float) -> bytes | Missing:
-        task = asyncio.current_task()
-        assert task is not None  # ruff: ignore[S101] - we run in one
-        subject, body = order
-        connection.waiting[task] = subject
         try:
-            reply = await connection.client.request(subject, body, timeout=deadline_s)
-            return opened(node, reply.data)
+            reply = await connection.request(*order, deadline_s)
         except NoRespondersError:
             return Missing(f"nobody named {node} is connected")
         except TimeoutError:
-            return Missing(f"no answer of {node} within {deadline_s:g} s")
+            return Missing(f"{node}: no answer within {deadline_s:g} s")
         except (OSError, NatsError) as problem:
             return Missing(f"{node} cannot be asked: {_why(problem)}")
-        except asyncio.CancelledError:
-            refused = connection.refused.pop(task, None)
-            return Missing(f"the exchange refuses it: {refused}" if refused else f"the connection was lost before {node} answered")
-        finally:
-            connection.waiting.pop(task, None)
+        return Missing(f"{node}: {reply.reason}") if isinstance(reply, Missing) else opened(node, reply)
 
     async def _leave(self) -> None:
         """The newest state is still told, if it goes quickly; once this returns the broker knows that nobody is here."""
         connection = self._connection
         if connection is not None:
-            with contextlib.suppress(*_Failure):
+            with contextlib.suppress(*FAILURES):
                 if connection.orders is not None:
                     await connection.orders.unsubscribe()
                 await self._tell_newest(connection, _LAST_WORDS_S)
-                await _confirmed(connection.client, _LAST_WORDS_S)
+                await connection.confirmed(_LAST_WORDS_S)
         self._life.cancel()
         if connection is not None:
-            with contextlib.suppress(*_Failure):
-                await connection.client.close()
+            await connection.close()
         self._trouble = "this exchange was closed"
 
     def _soon(self, call: Callable[[], object]) -> None:
@@ -298,26 +246,8 @@ class NatsWire:
             self._loop.call_soon_threadsafe(call)
 
 
-async def _confirmed(client: Client, within_s: float) -> None:
-    """Return once the broker has taken all that was sent so far, and what it said of it is here.
-
-    `flush` alone asks at once, and overtakes what the client has not put on its way yet.
-    """
-    async with asyncio.timeout(within_s):
-        pause_s = 0.0
-        while client.pending_data_size:
-            await asyncio.sleep(pause_s)
-            pause_s = _SENT_S
-        await client.flush()
-
-
 def _chance() -> float:
     return secrets.randbelow(1 << 20) / (1 << 20)
-
-
-def _too_large(what: str, message: bytes, client: Client) -> str:
-    """A broker that others keep may have a limit below ours."""
-    return f"{what} of {len(message)} bytes is larger than this broker takes (max_payload {client.max_payload})"
 
 
 def _why(problem: BaseException) -> str:

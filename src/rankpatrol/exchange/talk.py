@@ -69,4 +69,4 @@ def _outcome(node: str, future: "Future[bytes | Missing]", until: float, deadlin
     try:
         return future.result(max(0.0, until - time.monotonic()))
     except FutureTimeout:
-        return Missing(f"no answer of {node} within {deadline_s:g} s")
+        return Missing(f"{node}: no answer within {deadline_s:g} s")
