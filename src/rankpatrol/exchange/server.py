@@ -170,8 +170,8 @@ class Server:
         return next((word.strip() for word in reversed(words) if word.strip()), "it said nothing")
 
 
-def start_server(folder: Path, *, host: str = "127.0.0.1", port: int = 0) -> tuple[Server, Address]:
-    """Start a broker for one job with a secret of its own, and its address; port 0 is any free one.
+def start_server(folder: Path, *, host: str = "127.0.0.1", port: int = 0, token: str = "") -> tuple[Server, Address]:
+    """Start a broker for one job with this secret, or one of its own, and its address; port 0 is any free one.
 
     `folder` is the run directory: configuration (0600) and logs go there. A broker that was started there before, by an agent that has
     died since, is followed by one of the same secret and port, so that the other nodes find it again. Raises ServerMissing, ServerFailed
@@ -179,7 +179,7 @@ def start_server(folder: Path, *, host: str = "127.0.0.1", port: int = 0) -> tup
     """
     program, folder = find_server(), _folder(folder)
     before = _before(folder)
-    token = before.token if before else secrets.token_urlsafe(32)
+    token = token or (before.token if before else secrets.token_urlsafe(32))
     demands = by_token(token)
     if before and port == 0:
         with contextlib.suppress(ServerFailed):  # somebody else has the port by now
