@@ -6,7 +6,7 @@ RUNS ?= 10
 FAULTS ?= F5 F6b
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format drill drill-numa drill-slurm bench clean
+.PHONY: help demo test lint format drill drill-cluster drill-numa drill-slurm bench clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ format: $(VENV)/.dev ## put the style right
 
 drill: $(VENV)/.train ## faults on real ranks, with a scorecard: make drill FAULTS="F5 F6b" RUNS=10
 	$(BIN)/python -m rankpatrol drill $(FAULTS) --runs $(RUNS)
+
+drill-cluster: $(VENV)/.dev ## 32 real ranks on four hosts of this one machine, and a bad block on one of them (root); SCENES="F12 F15 F16 N10"
+	PYTHONPATH=src:tests $(BIN)/python tests/nodes/drill_cluster.py $(SCENES)
 
 drill-numa: $(VENV)/.dev ## ranks really bound, in an emulated machine with three NUMA nodes
 	$(BIN)/python tests/affinity/numa_machine.py

@@ -4,6 +4,7 @@ Each line is written to the spool on a local disk first; a courier carries it to
 """
 
 import contextlib
+import functools
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -47,6 +48,13 @@ class JsonLines:
         finally:
             os.close(descriptor)
 
+    def catch_up(self, whole: "JsonLines") -> None:
+        """Append what another file has beyond this one, which is the beginning of it; where it is not, nothing. Raises OSError."""
+        have = self._path.read_bytes() if self._path.exists() else b""
+        all_of_it = whole._path.read_bytes() if whole._path.exists() else b""
+        if len(all_of_it) > len(have) and all_of_it.startswith(have):
+            self.append_lines(all_of_it[len(have) :])
+
     def _flush(self, descriptor: int) -> bool:
         with contextlib.suppress(OSError):
             while self._unwritten:
@@ -73,6 +81,11 @@ class Journal:
     def record(self, event: IncidentEvent) -> None:
         """Keep an incident's event for replay."""
         self._write(self._incidents, event)
+
+    def catch_up(self) -> None:
+        """Carry what an earlier agent had written to the spool and was killed before it could carry."""
+        for spooled, shared in (self._events, self._incidents):
+            self._courier.send(functools.partial(shared.catch_up, spooled))
 
     def _write(self, places: list[JsonLines], record: Any) -> None:
         spooled, shared = places

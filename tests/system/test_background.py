@@ -2,7 +2,10 @@
 
 import threading
 
-from rankpatrol.system.background import Courier, Rounds
+import pytest
+
+from rankpatrol.core.records import Missing
+from rankpatrol.system.background import Courier, Rounds, within
 
 
 def test_an_answer_that_hangs_costs_only_the_deadline_and_the_last_one_stands():
@@ -76,3 +79,23 @@ def test_a_deed_that_fails_does_not_stop_the_others():
     courier.send(lambda: done.append(1))
     assert courier.delivered(10)
     assert done == [1]
+
+
+def test_work_is_waited_for_until_the_deadline_and_then_left_behind():
+    release = threading.Event()
+    assert within(lambda: 7, 5, name="quick") == 7
+    assert within(lambda: release.wait(30), 0.05, name="stuck") == Missing("not done within 0.05 s")
+    release.set()
+
+
+def test_what_the_work_raises_is_raised_to_whoever_waits():
+    def fail():
+        raise ValueError("no")
+
+    def time_out():
+        raise TimeoutError("its own")
+
+    with pytest.raises(ValueError, match="no"):
+        within(fail, 5, name="fails")
+    with pytest.raises(TimeoutError, match="its own"):
+        within(time_out, 5, name="times-out")

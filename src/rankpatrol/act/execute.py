@@ -72,7 +72,7 @@ def _do_attempt(step: AttemptStep, scheduler: Scheduler) -> tuple[bool, str]:
             return True, standing
         case EndAttempt():
             report = scheduler.end_attempt(step.attempt, step.grace_s)
-            return not report.failed, "; ".join(f"rank {rank}: {why}" for rank, why in report.failed.items())
+            return not report.failed, "; ".join(f"rank {rank}: {why}" for rank, why in {**report.failed, **report.beyond}.items())
         case EndJob():
             problem_words = scheduler.end_job()
             return not problem_words, problem_words

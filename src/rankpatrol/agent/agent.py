@@ -11,11 +11,12 @@ from rankpatrol.agent.crash_watch import look_at_crash
 from rankpatrol.agent.desk import IncidentDesk
 from rankpatrol.agent.eyes import Eyes, all_joined
 from rankpatrol.agent.looking import forbidden, look_closely
+from rankpatrol.agent.nodes.others import Alone, Others
 from rankpatrol.agent.orphan_watch import OrphanWatch
 from rankpatrol.agent.pace_watch import PaceWatch
 from rankpatrol.agent.recorder import recorder_of
 from rankpatrol.agent.recovery import CARRY_S, CHECK_S, Recovery
-from rankpatrol.agent.roster import Attempt, current_attempt, read_attempt
+from rankpatrol.agent.roster import Attempt, Roster
 from rankpatrol.agent.status import JobView, state_of
 from rankpatrol.agent.teller import Teller
 from rankpatrol.agent.voice import Voice
@@ -47,20 +48,25 @@ from rankpatrol.system.process import identify
 
 # What a job left is looked for before its records go: three scans, and most processes end at SIGTERM.
 ORPHANS_S = 6.0
+# The other nodes' launchers end with ours, or are ended by it; their last words shall be in the record.
+_LAST_WORDS_S = 5.0
+_ALONE = Alone()
 
 
 class Agent:
     """The patrol of one job. Everything it needs to go on is in the run directory."""
 
-    def __init__(self, spec: JobSpec, run_dir: RunDir, clock: Clock, voice: Voice) -> None:
-        self._spec, self._run_dir, self._clock = spec, run_dir, clock
+    def __init__(self, spec: JobSpec, run_dir: RunDir, clock: Clock, voice: Voice, others: Others = _ALONE) -> None:
+        self._spec, self._run_dir, self._clock, self._others = spec, run_dir, clock, others
+        self._roster = Roster(run_dir, others)
         self._teller = Teller(spec, run_dir, clock, voice)
-        self._eyes = Eyes(spec.job, Path(spec.job_dir), clock)
+        self._eyes = Eyes(spec.job, Path(spec.job_dir), clock, others)
         self._recovery = Recovery(spec, run_dir, self._eyes, clock, self._teller)
         self._orphans = OrphanWatch(spec, run_dir, self._teller)
         self._policy = Policy(patience_s=spec.patience_s)
         self._judge_state = JudgeState()
         self._published: Verified | None = None
+        self._launcher_gone_at_s: float | None = None
         self.desk = IncidentDesk(
             IncidentPolicy(act=spec.policy != "observe", ask=spec.policy == "ask"), self._teller.journal, self._recovery, clock
         )
@@ -71,10 +77,11 @@ class Agent:
 
     def adopt(self, begun: set[int], ended: set[int]) -> None:
         """Go on where an earlier agent stopped: what it has told is not told again, and the judge starts to look afresh."""
+        self._teller.journal.catch_up()
         self._teller.begun, self._teller.ended = begun, ended
         open_attempts = sorted(begun - ended)
         if open_attempts:
-            self._start_judging(read_attempt(self._run_dir, open_attempts[-1]))
+            self._start_judging(self._roster.read(open_attempts[-1]))
         self._teller.adopt_pause(read_events(self._run_dir.spool))
         self.desk.adopt(self._run_dir.spool)
         self._asides.adopt(self._run_dir.spool)
@@ -94,6 +101,7 @@ class Agent:
                 self._fix_resume_point(attempt.number + 1)  # no shim waits for it: it must stand before they start
         finally:
             self._run_dir.write_first(_released(attempt), Released(at_unix_s=self._clock.unix_s()))
+            self._others.release(attempt.group)
 
     def cycle(self) -> str:
         """One round, after a glance; returns what is going on in one line."""
@@ -120,11 +128,18 @@ class Agent:
         launcher = launcher_of(self._run_dir)
         if ended is None and (launcher is None or identify(launcher.pid) == launcher):
             return False
+        if self._waits_for_last_words():
+            return False
         self._follow_attempts()
         if self._eyes.attempt is not None and self._eyes.attempt.number not in self._teller.ended:
             self._end_attempt(self._eyes.attempt)
         self._end_job(None if ended is None else ended.exit_code)
         return True
+
+    def _waits_for_last_words(self) -> bool:
+        now_s = self._clock.mono_s()
+        self._launcher_gone_at_s = self._launcher_gone_at_s or now_s
+        return not self._others.over() and now_s - self._launcher_gone_at_s < _LAST_WORDS_S
 
     def _mind_people(self) -> None:
         """What people have said since the last round: a pause, its end, an answer to the open question."""
@@ -145,11 +160,11 @@ class Agent:
             self._judge(SetAside(at_s=self._clock.mono_s()))
 
     def _follow_attempts(self) -> None:
-        seen, before = current_attempt(self._run_dir), self._eyes.attempt
+        seen, before = self._roster.current(), self._eyes.attempt
         if seen is None:
             return
         if before is not None and seen.number != before.number and before.number not in self._teller.ended:
-            self._end_attempt(read_attempt(self._run_dir, before.number))
+            self._end_attempt(self._roster.read(before.number))
         if before is not None and seen.number != before.number:
             self._recovery.set_bad_checkpoints_aside(seen.number)
         self._fix_resume_point(seen.number)
@@ -241,7 +256,7 @@ class Agent:
             return
         self._begin_attempt(attempt)
         self._eyes.light()
-        found = look_at_crash(self._run_dir, self._eyes, self._clock)
+        found = look_at_crash(self._roster, self._eyes, self._clock)
         if found is not None:
             self._recorder.note(self._crash_found(found))
         if found is not None and alerted is not None:
@@ -291,7 +306,9 @@ class Agent:
 
     def _write_state(self, ended: str | None = None) -> None:
         view = JobView(self._spec, self._eyes, self._judge_state, self.desk.state, self._recovery.checkpoints.latest(), ended)
-        view = view._replace(pause=self._recovery.switches.latest(), question=self._question(), asides=self._asides.open())
+        view = view._replace(
+            pause=self._recovery.switches.latest(), question=self._question(), asides=self._asides.open(), nodes=self._others.lines()
+        )
         content = state_of(view, self._clock)
         path = Path(self._spec.job_dir) / "state.json"
         self._teller.courier.send(lambda: write_atomic(path, content), instead_of="state.json")
@@ -304,7 +321,9 @@ class Agent:
         return self._recovery.answer_command(open_incident.incident)
 
     def _ordered(self) -> OrderedEnd | None:
-        return self._run_dir.read("ending.json", OrderedEnd)
+        return self._run_dir.read("ending.json", OrderedEnd) or self._others.ordered(
+            attempt.group if (attempt := self._eyes.attempt) else None
+        )
 
     def _unix_s(self, mono_s: float) -> float:
         return self._clock.unix_s() - (self._clock.mono_s() - mono_s)

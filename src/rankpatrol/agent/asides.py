@@ -13,7 +13,7 @@ from rankpatrol.incident.records import IncidentState, Stage
 from rankpatrol.journal import read_events
 from rankpatrol.system.clock import Clock
 
-_OURS = frozenset({"straggler", "straggler_unattributable", "host_contention", "loss_nan"})
+_OURS = frozenset({"straggler", "straggler_unattributable", "host_contention", "link_degraded", "loss_nan"})
 
 
 class _Number(Protocol):

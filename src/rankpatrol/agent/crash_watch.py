@@ -3,29 +3,29 @@
 import msgspec
 
 from rankpatrol.agent.eyes import Eyes
-from rankpatrol.agent.roster import read_attempt
+from rankpatrol.agent.roster import Roster
 from rankpatrol.analysis.crash import diagnose_crash
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import KernelKills
 from rankpatrol.evidence.host import kernel_log
 from rankpatrol.formats.kernel_log import kills
-from rankpatrol.launch.rundir import RunDir
 from rankpatrol.system.clock import Clock
 
 # A victim's connection breaks before the culprit's interpreter has gone down; 2.7 s were measured for that.
 _ECHO_WAIT_S, _ECHO_POLL_S = 4.0, 0.2
 
 
-def look_at_crash(run_dir: RunDir, eyes: Eyes, clock: Clock) -> Diagnosis | None:
+def look_at_crash(roster: Roster, eyes: Eyes, clock: Clock) -> Diagnosis | None:
     """Who ended first. Where only echoes are seen yet, the first cause gets a moment to show itself."""
     until_s = clock.mono_s() + _ECHO_WAIT_S
     while True:
-        log = kernel_log()
-        seen = msgspec.structs.replace(eyes.look(full=True), kills=log if isinstance(log, Missing) else KernelKills(kills(log)))
+        log, look = kernel_log(), eyes.look(full=True)
+        known = log if isinstance(log, Missing) else KernelKills({**eyes.kills_elsewhere, **kills(log)})
+        seen = msgspec.structs.replace(look, kills=known)
         eyes.keep_last(seen)
         found = diagnose_crash(seen)
         if found is None or found.culprit_ranks or clock.mono_s() >= until_s or eyes.attempt is None:
             return found
         clock.sleep(_ECHO_POLL_S)
-        eyes.attempt = read_attempt(run_dir, eyes.attempt.number)
+        eyes.attempt = roster.read(eyes.attempt.number)

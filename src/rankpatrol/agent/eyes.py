@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from rankpatrol.agent.log_watch import LogWatch
+from rankpatrol.agent.nodes.others import Alone, Others
 from rankpatrol.agent.roster import Attempt
 from rankpatrol.agent.within import lines_of, marks_of, recordings_of, with_known_lines
 from rankpatrol.collect.processes import process_tree, sample_process
@@ -23,13 +24,15 @@ _LOG_S = 1.0
 # A minute of looks: a loop is told from work by what never changes in all of them.
 _LOOKS_KEPT = 12
 _FRESH_LOOK_S = 2.0
+_ALONE = Alone()
 
 
 class Eyes:
     """What is seen of the current attempt."""
 
-    def __init__(self, job: str, job_dir: Path, clock: Clock) -> None:
-        self._job, self._job_dir, self._clock = job, job_dir, clock
+    def __init__(self, job: str, job_dir: Path, clock: Clock, others: Others = _ALONE) -> None:
+        self._job, self._job_dir, self._clock, self.others = job, job_dir, clock, others
+        self._count = 0
         self._logs = LogWatch(clock)
         self._steps: dict[int, int] = {}
         self._full_at_s: float | None = None
@@ -41,6 +44,8 @@ class Eyes:
         self.processes: dict[int, ProcessSample] = {}
         self.marks: dict[int, Marks] = {}
         self.logs: dict[int, LogSample] = {}
+        # What the kernels of other nodes wrote of processes they killed, at the last full look.
+        self.kills_elsewhere: dict[int, str] = {}
         self.looks: deque[Snapshot] = deque(maxlen=_LOOKS_KEPT)
 
     def begin(self, attempt: Attempt) -> None:
@@ -57,12 +62,14 @@ class Eyes:
         self.processes.clear()
         self.marks.clear()
         self.logs.clear()
-        activities = (self._activity(record) for record in self._records())
-        return tuple(activity for activity in activities if activity is not None)
+        own = tuple(activity for record in self._records() if (activity := self._activity(record)) is not None)
+        return (*own, *self._light_elsewhere())
 
     def look(self, *, full: bool = False) -> Snapshot:
         """One close round: every rank and descendant with its stack; `full` lists open files as well."""
         records = self._records()
+        self._count += 1
+        elsewhere = self.others.look(self._group(), f"look-{self._count}", full=full)
         self._logs.refresh(_LOG_S)
         tree = process_tree()
         samples = [
@@ -73,14 +80,17 @@ class Eyes:
             )
             for record in records
         ]
+        seen_elsewhere = elsewhere()
         snapshot = Snapshot(
             job=self._job,
             attempt=self.attempt.number if self.attempt else 0,
             at_mono_s=self._clock.mono_s(),
             at_unix_s=self._clock.unix_s(),
             world_size=self.attempt.world_size() if self.attempt else 0,
-            ranks=with_connections(samples),
+            ranks=tuple(sorted((*with_connections(samples), *seen_elsewhere.ranks), key=lambda sample: sample.rank)),
+            silent_nodes=self.others.silent(self._group()),
         )
+        self.kills_elsewhere = seen_elsewhere.kills
         if len(self.looks) > 1:
             self.looks[-2] = _without_recordings(self.looks[-2])
         self.looks.append(snapshot)
@@ -93,20 +103,26 @@ class Eyes:
         """Complete the last look by the ranks' flight recordings (see within.recordings_of for when)."""
         if self.attempt is None or not self.looks:
             return
-        found = with_known_lines(recordings_of(self.attempt.places), self._lined)
+        told = {**recordings_of(self.attempt.here()), **self.others.recordings(self._group())}
+        found = with_known_lines(told, self._lined)
         none = Missing("this rank has not registered")
         ranks = tuple(msgspec.structs.replace(sample, recording=found.get(sample.rank, none)) for sample in self.looks[-1].ranks)
         self.looks[-1] = msgspec.structs.replace(self.looks[-1], ranks=ranks)
 
     def add_lines(self, ranks: tuple[int, ...]) -> bool:
         """Put recordings with lines of code in the place of these ranks'. True where one came; asked once an attempt."""
-        asked = [place for place in self.attempt.places if place.rank in ranks] if self.attempt and not self._asked_for_lines else []
-        self._asked_for_lines = self._asked_for_lines or bool(asked)
-        self._lined.update({rank: each for rank, each in lines_of(asked).items() if isinstance(each, FlightRecording)})
-        if not asked or not self._lined:
+        if self.attempt is None or self._asked_for_lines or not ranks:
             return False
-        told = with_known_lines({sample.rank: sample.recording for sample in self.looks[-1].ranks}, self._lined)
-        ranks_now = tuple(msgspec.structs.replace(sample, recording=told[sample.rank]) for sample in self.looks[-1].ranks)
+        self._asked_for_lines = True
+        told = {
+            **lines_of([place for place in self.attempt.here() if place.rank in ranks]),
+            **self.others.recordings(self._group(), ranks, lines=True),
+        }
+        self._lined.update({rank: each for rank, each in told.items() if isinstance(each, FlightRecording)})
+        if not self._lined:
+            return False
+        known = with_known_lines({sample.rank: sample.recording for sample in self.looks[-1].ranks}, self._lined)
+        ranks_now = tuple(msgspec.structs.replace(sample, recording=known[sample.rank]) for sample in self.looks[-1].ranks)
         self.looks[-1] = msgspec.structs.replace(self.looks[-1], ranks=ranks_now)
         return True
 
@@ -131,6 +147,23 @@ class Eyes:
         """Nothing is odd any more: earlier looks explain nothing of what comes."""
         self.looks.clear()
         self._full_at_s = None
+
+    def own_processes(self) -> dict[int, ProcessSample]:
+        """Those of this node: a pid means something on one node alone."""
+        elsewhere = self.attempt.elsewhere if self.attempt else frozenset()
+        return {rank: sample for rank, sample in self.processes.items() if rank not in elsewhere}
+
+    def _group(self) -> str | None:
+        return self.attempt.group if self.attempt else None
+
+    def _light_elsewhere(self) -> tuple[RankActivity, ...]:
+        light = self.others.light(self._group())
+        self.processes.update(light.processes)
+        self.marks.update(light.marks)
+        self.logs.update(light.logs)
+        self._groups.update({rank: marks.groups for rank, marks in light.marks.items()})
+        self._steps.update({activity.rank: activity.step for activity in light.activities if activity.step is not None})
+        return light.activities
 
     def _records(self) -> tuple[RankRecord, ...]:
         records = self.attempt.records(self._job_dir) if self.attempt else ()

@@ -23,12 +23,13 @@ from rankpatrol.analysis.pace.records import (
     Slowed,
 )
 from rankpatrol.analysis.pace.witness import driver_errors, witness
+from rankpatrol.analysis.several import degraded_link
 from rankpatrol.analysis.waits import classify
 from rankpatrol.collect.gpus import sample_gpus
 from rankpatrol.collect.tempo import Running, busy_cpu_s, doing_of, pressures_s, running_of
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.records import Missing
-from rankpatrol.core.snapshot import ProcessSample
+from rankpatrol.core.snapshot import ProcessSample, Snapshot
 from rankpatrol.evidence.host import kernel_log
 from rankpatrol.formats.xid import xids
 from rankpatrol.system.clock import Clock
@@ -39,6 +40,7 @@ _TICKS = 100.0
 _JITTER_S = 0.03
 # So many looks at stacks must bear out that whoever is named does not wait for the others itself.
 _LOOKS, _LOOK_EVERY_S = 3, 0.07
+_LINK_LOOKS = 8
 # What the driver reported longer ago has little to do with it.
 _ERRORS_S = 600.0
 
@@ -105,7 +107,7 @@ class PaceWatch:
 
     def _foreign_cpu_s(self) -> float | None:
         busy = busy_cpu_s()
-        own = sum(sample.cpu_ticks for sample in self._eyes.processes.values()) / _TICKS
+        own = sum(sample.cpu_ticks for sample in self._eyes.own_processes().values()) / _TICKS
         return None if isinstance(busy, Missing) else busy - own
 
     def _slowed(self, attempt: Attempt, finding: Slowed) -> None:
@@ -113,8 +115,17 @@ class PaceWatch:
             self._take(Refuted())
             return
         onset_unix_s = self._clock.unix_s() - (self._clock.mono_s() - finding.onset_s)
-        self._asides.tell(attempt.number, onset_unix_s, self._with_witness(finding.diagnosis))
+        found = degraded_link(finding.diagnosis, self._several_looks()) if attempt.elsewhere else finding.diagnosis
+        self._asides.tell(attempt.number, onset_unix_s, self._with_witness(found))
         self._eyes.calm()  # looks that were taken at a job that moves explain no later silence
+
+    def _several_looks(self) -> tuple[Snapshot, ...]:
+        """At moments that do not march in step with the job's own."""
+        looks = []
+        for _ in range(_LINK_LOOKS):
+            looks.append(self._eyes.look())
+            self._clock.sleep(_LOOK_EVERY_S + self._dice.uniform(0.0, _JITTER_S))
+        return tuple(looks)
 
     def _with_witness(self, found: Diagnosis) -> Diagnosis:
         """What the GPUs say stands beside it, and changes neither its cause nor its certainty."""
@@ -123,7 +134,7 @@ class PaceWatch:
             return found
         log = kernel_log()
         errors = () if isinstance(log, Missing) else driver_errors(xids(log), since_boot_s=self._clock.mono_s() - _ERRORS_S)
-        said = (*witness(gpus, {sample.id.pid: rank for rank, sample in self._eyes.processes.items()}), *errors)
+        said = (*witness(gpus, {sample.id.pid: rank for rank, sample in self._eyes.own_processes().items()}), *errors)
         return msgspec.structs.replace(found, reasons_for=(*found.reasons_for, *said))
 
     def _borne_out(self, rank: int) -> bool:

@@ -11,6 +11,8 @@ from rankpatrol.agent.inside_slurm import InsideSlurm
 from rankpatrol.agent.leases import leased, local_lease
 from rankpatrol.agent.lemon_watch import LemonWatch
 from rankpatrol.agent.looking import look_closely
+from rankpatrol.agent.nodes.joined import JoinedScheduler
+from rankpatrol.agent.roster import Roster
 from rankpatrol.agent.sealing import Sealer
 from rankpatrol.agent.setting_aside import SettingAside
 from rankpatrol.agent.switches import Switches
@@ -26,7 +28,6 @@ from rankpatrol.incident.records import FINAL_VERDICTS, IncidentState
 from rankpatrol.launch.pauses import Pause
 from rankpatrol.launch.rundir import JobSpec, OrderedEnd, RunDir
 from rankpatrol.lemons.memory import lemon_path
-from rankpatrol.schedulers.local import LocalScheduler
 from rankpatrol.system.background import Courier
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.files import write_atomic
@@ -44,6 +45,9 @@ ASIDE_S = 5.0
 _SLURM_S = 3.0
 
 
+_PART = "A part of a job is never ended. `rankpatrol status` says which nodes are heard; mend the network, or end the job by hand."
+
+
 class NotRecovered(PatrolError):
     """A step of the recovery was not done."""
 
@@ -56,11 +60,12 @@ class Recovery:
     def __init__(self, spec: JobSpec, run_dir: RunDir, eyes: Eyes, clock: Clock, teller: Teller) -> None:
         self._spec, self._run_dir, self._eyes, self._clock, self._teller = spec, run_dir, eyes, clock, teller
         self.courier: Courier = teller.courier
-        self.scheduler = LocalScheduler(run_dir)
+        self.scheduler = JoinedScheduler(run_dir, eyes.others)
+        self._roster = Roster(run_dir, eyes.others)
         self.switches = Switches(run_dir)
         self._slurm = InsideSlurm.here(clock)
         self.checkpoints = CheckpointWatch(spec.checkpoints, run_dir.path / _LEDGER, self._carry_ledger)
-        self._sealer = Sealer(spec, run_dir, clock)
+        self._sealer = Sealer(spec, run_dir, clock, eyes.others)
         self._aside = SettingAside(spec, teller.journal, self.announce, clock.unix_s)
         self.lemons = LemonWatch(spec, lemon_path(), lambda problem: self.announce(problem, "plain"))
 
@@ -90,8 +95,11 @@ class Recovery:
 
     def recover(self, state: IncidentState, bundle: str, outlook: Outlook) -> None:
         """End the attempt through the scheduler, from a checkpoint that was verified. Raises PatrolError."""
-        if (ordered := self._run_dir.read("ending.json", OrderedEnd)) is not None:
+        group = self._run_dir.group_of(state.attempt)
+        if (ordered := self._run_dir.read("ending.json", OrderedEnd) or self._eyes.others.ordered(group)) is not None:
             raise NotRecovered(f"the job was told to end by {ordered.signal}: it ends by itself", help="A job that was ended stays ended.")
+        if self._spec.cluster is not None and not self._roster.read(state.attempt).complete():
+            raise NotRecovered(f"not all ranks of attempt {state.attempt} are known: other nodes cannot be heard", help=_PART)
         local = self._run_dir.spool / "incidents" / Path(bundle).name
         proof = reopen(local if local.exists() else Path(bundle))
 

@@ -1,7 +1,11 @@
-"""Which attempt runs, with which ranks, and how they ended: read from the run directory each time."""
+"""Which attempt runs, with which ranks, and how they ended: read from the run directory each time, and heard from other nodes."""
 
 from pathlib import Path
 
+import msgspec
+
+from rankpatrol.agent.nodes.others import Others
+from rankpatrol.agent.nodes.wire import Part
 from rankpatrol.collect.ranks import RankRecord
 from rankpatrol.core.records import ProcessId, Record
 from rankpatrol.launch.rundir import RankExit, RankPlace, RunDir
@@ -9,18 +13,24 @@ from rankpatrol.system.process import boot_id, identify, is_hidden
 
 
 class Attempt(Record, frozen=True, kw_only=True):
-    """One attempt as its shims registered it."""
+    """One attempt as its shims registered it. `elsewhere` are the ranks on other nodes, `group` what all its ranks have in common."""
 
     number: int
     places: tuple[RankPlace, ...]
     exits: dict[int, RankExit]
     gone: frozenset[int]
+    group: str | None = None
+    elsewhere: frozenset[int] = frozenset()
+
+    def here(self) -> tuple[RankPlace, ...]:
+        """The ranks of this node."""
+        return tuple(place for place in self.places if place.rank not in self.elsewhere)
 
     def world_size(self) -> int:
         return self.places[0].world_size if self.places else 0
 
     def complete(self) -> bool:
-        """True when all its ranks have registered (those of other nodes are not expected here: one machine, for now)."""
+        """True when all its ranks have registered, on whatever node."""
         return bool(self.places) and len(self.places) >= self.world_size()
 
     def over(self) -> bool:
@@ -32,7 +42,7 @@ class Attempt(Record, frozen=True, kw_only=True):
         return {place.rank: self.exits[place.rank].exit_status if place.rank in self.exits else None for place in self.places}
 
     def records(self, job_dir: Path) -> tuple[RankRecord, ...]:
-        """The ranks as the collectors want them."""
+        """This node's ranks as the collectors want them."""
         return tuple(
             RankRecord(
                 rank=place.rank,
@@ -44,8 +54,47 @@ class Attempt(Record, frozen=True, kw_only=True):
                 exit_status=self.exits[place.rank].exit_status if place.rank in self.exits else None,
                 ended_unix_s=self.exits[place.rank].ended_unix_s if place.rank in self.exits else None,
             )
-            for place in self.places
+            for place in self.here()
         )
+
+
+class Roster:
+    """The attempts of a job over all its nodes. They are counted by this node's shims; other nodes' parts belong by their group."""
+
+    def __init__(self, run_dir: RunDir, others: Others) -> None:
+        self._run_dir, self._others = run_dir, others
+
+    def current(self) -> Attempt | None:
+        """The newest attempt, or None before the first."""
+        claimed = self._run_dir.claimed_attempts()
+        return self.read(claimed[-1]) if claimed else None
+
+    def read(self, number: int) -> Attempt:
+        """One attempt as it is now."""
+        own = msgspec.structs.replace(read_attempt(self._run_dir, number), group=self._run_dir.group_of(number))
+        for part in self._others.parts(own.group):
+            own = _with(own, part)
+        return _alone(own) if self._others.cut_off() else own
+
+
+def _alone(attempt: Attempt) -> Attempt:
+    """As if this node's ranks were all."""
+    places = tuple(msgspec.structs.replace(place, world_size=len(attempt.places)) for place in attempt.places)
+    return msgspec.structs.replace(attempt, places=places)
+
+
+def _with(attempt: Attempt, part: Part) -> Attempt:
+    """Joined by another node's part; a rank that is known already stays where it is known."""
+    known = {place.rank for place in attempt.places}
+    new = tuple(msgspec.structs.replace(place, attempt=attempt.number) for place in part.places if place.rank not in known)
+    ranks = frozenset(place.rank for place in new)
+    return msgspec.structs.replace(
+        attempt,
+        places=tuple(sorted((*attempt.places, *new), key=lambda place: place.rank)),
+        exits={**attempt.exits, **{rank: seen for rank, seen in part.exits.items() if rank in ranks}},
+        gone=attempt.gone | (ranks & frozenset(part.gone)),
+        elsewhere=attempt.elsewhere | ranks,
+    )
 
 
 def current_attempt(run_dir: RunDir) -> Attempt | None:

@@ -1,8 +1,12 @@
 """Gathers what belongs into a bundle and seals it: fresh, or from what was put aside when the suspect was named."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from rankpatrol.agent.nodes.others import Others
+from rankpatrol.agent.roster import Attempt, Roster
 from rankpatrol.collect.gpus import sample_gpus
 from rankpatrol.collect.stacks import take_native
 from rankpatrol.core.errors import EvidenceError
@@ -11,13 +15,14 @@ from rankpatrol.core.snapshot import FlightRecording, ProcessSample, RankSample,
 from rankpatrol.evidence.bundle import IncidentRef, reopen
 from rankpatrol.evidence.capture import seal
 from rankpatrol.evidence.findings import Findings
-from rankpatrol.evidence.host import host_facts
+from rankpatrol.evidence.host import host_facts, within
 from rankpatrol.evidence.shelf import tidy
 from rankpatrol.incident.records import IncidentState
 from rankpatrol.launch.rundir import JobSpec, RunDir
 from rankpatrol.system.clock import Clock
 
 _HOST_S, _NATIVE_S = 4.0, 6.0
+_HOSTS_S = 9.0
 # These are told at once: what was put aside belongs to another incident.
 _NO_ALERT_BEFORE = frozenset({"slow", "healthy"})
 
@@ -31,8 +36,9 @@ class NothingSeen(EvidenceError):
 class Sealer:
     """Seals the incidents of one job."""
 
-    def __init__(self, spec: JobSpec, run_dir: RunDir, clock: Clock) -> None:
-        self._spec, self._run_dir, self._clock = spec, run_dir, clock
+    def __init__(self, spec: JobSpec, run_dir: RunDir, clock: Clock, others: Others) -> None:
+        self._spec, self._run_dir, self._clock, self._others = spec, run_dir, clock, others
+        self._roster = Roster(run_dir, others)
         self._aside: tuple[Snapshot, ...] = ()
 
     def put_aside(self, looks: tuple[Snapshot, ...]) -> None:
@@ -47,13 +53,14 @@ class Sealer:
         snapshot = looks[-1] if looks else self._aside[-1] if self._aside else None
         if snapshot is None:
             raise NothingSeen("there is no look at the ranks to seal")
-        native = self._native(state, snapshot) if looks else {}
+        attempt = self._roster.read(state.attempt)
+        native = self._native(state, snapshot, attempt) if looks else {}
         findings = Findings(
             diagnosis=state.diagnosis,
             snapshot=snapshot,
             snapshot_at_alert=self._aside[-1] if looks and self._aside and state.diagnosis.verdict not in _NO_ALERT_BEFORE else None,
             native=native,
-            host=host_facts(_pids(snapshot), self._paths(), deadline_s=_HOST_S, more={"gpu_counters": sample_gpus}),
+            host=self._hosts(_pids_here(snapshot, attempt)),
             scheduler=context.get("scheduler"),
             checkpoints=context.get("checkpoints"),
             touched=_touched(snapshot, native, taken=len(looks) or len(self._aside)),
@@ -63,19 +70,38 @@ class Sealer:
         tidy(final.parent, open_names=(str(state.incident), final.name))
         return Path(sealed.path)
 
-    def _native(self, state: IncidentState, snapshot: Snapshot) -> dict[int, str | Missing]:
+    def _native(self, state: IncidentState, snapshot: Snapshot, attempt: Attempt) -> dict[int, str | Missing]:
         """One native stack, of a rank already judged stuck: it costs that rank a pause of 0.3 s and nobody else anything."""
         if state.stage != "judged" or not state.diagnosis.culprit_ranks:
             return {}
         culprits = [sample for sample in snapshot.ranks if sample.rank in state.diagnosis.culprit_ranks]
-        return {sample.rank: _native_stack(sample) for sample in culprits[:1]}
+        return {
+            sample.rank: self._others.native(attempt.group, sample.rank) if sample.rank in attempt.elsewhere else native_stack(sample)
+            for sample in culprits[:1]
+        }
+
+    def _hosts(self, pids: list[int]) -> dict[str, Any]:
+        """This machine's facts, and below its name those of each other node."""
+        asked = within({"here": lambda: self._here(pids), "elsewhere": self._others.hosts}, _HOSTS_S)
+        here, elsewhere = asked["here"], asked["elsewhere"]
+        facts = {"facts": here} if isinstance(here, Missing) else dict(here)
+        for node, told in {} if isinstance(elsewhere, Missing) else elsewhere.items():
+            named = re.sub(r"[^\w.-]", "_", node)
+            facts.update(
+                {f"{named}/facts": told} if isinstance(told, Missing) else {f"{named}/{name}": fact for name, fact in told.items()}
+            )
+        return facts
+
+    def _here(self, pids: list[int]) -> dict[str, Any]:
+        return host_facts(pids, self._paths(), deadline_s=_HOST_S, more={"gpu_counters": sample_gpus})
 
     def _paths(self) -> list[Path]:
         wanted = [self._spec.job_dir, self._spec.checkpoints, "/dev/shm", "/tmp"]  # ruff: ignore[S108] - looked at, not written to
         return [Path(path) for path in wanted if path]
 
 
-def _native_stack(sample: RankSample) -> str | Missing:
+def native_stack(sample: RankSample) -> str | Missing:
+    """One native stack of a rank of this node, which costs it a pause of 0.3 s."""
     if isinstance(sample.process, Missing):
         return sample.process
     if sample.process.state in "Tt":
@@ -83,8 +109,9 @@ def _native_stack(sample: RankSample) -> str | Missing:
     return take_native(sample.process.id, deadline_s=_NATIVE_S)
 
 
-def _pids(snapshot: Snapshot) -> list[int]:
-    return [sample.process.id.pid for sample in snapshot.ranks if isinstance(sample.process, ProcessSample)]
+def _pids_here(snapshot: Snapshot, attempt: Attempt) -> list[int]:
+    here = (sample for sample in snapshot.ranks if sample.rank not in attempt.elsewhere)
+    return [sample.process.id.pid for sample in here if isinstance(sample.process, ProcessSample)]
 
 
 def _touched(snapshot: Snapshot, native: Mapping[int, str | Missing], taken: int) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import msgspec
 
 from rankpatrol.agent.eyes import Eyes
+from rankpatrol.agent.nodes.others import NodeLine
 from rankpatrol.analysis.waits import classify
 from rankpatrol.checkpoints.report import Selection
 from rankpatrol.core.records import Missing
@@ -28,6 +29,7 @@ class JobView(NamedTuple):
     pause: Pause | None = None
     question: str | None = None
     asides: tuple[IncidentState, ...] = ()
+    nodes: tuple[NodeLine, ...] = ()
 
 
 def state_of(view: JobView, clock: Clock) -> bytes:
@@ -49,6 +51,7 @@ def state_of(view: JobView, clock: Clock) -> bytes:
         "paused": view.pause,
         "answer_with": view.question,
         "asides": view.asides,
+        "nodes": view.nodes,
         "checkpoints": view.checkpoints,
     }
     return msgspec.json.format(msgspec.json.encode(state))

@@ -87,7 +87,7 @@ class Teller:
 
     def step(self, state: IncidentState, report: StepReport) -> None:
         """One step of an action, before it is done and after."""
-        why = {"why": report.why} if report.done is False else {}
+        why = {"why": report.why} if report.done is False or (report.done and report.why and report.what == "end_attempt") else {}
         fields = {"what": report.what, "target": report.target, "bundle": report.bundle, "done": report.done, **why}
         self.journal.tell("action", state.attempt, incident=state.incident, **fields)
 

@@ -10,6 +10,7 @@ from rankpatrol.analysis.frames import say_frame
 from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.left_behind import diagnose_left_behind
 from rankpatrol.analysis.scene import Cause, Scene, say_ranks
+from rankpatrol.analysis.several import diagnose_links, diagnose_silence, placed
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import Snapshot
@@ -22,7 +23,8 @@ def diagnose(history: tuple[Snapshot, ...]) -> Diagnosis:
     """
     if not history:
         raise ValueError("nothing was seen")
-    return diagnose_scene(Scene(history), REGISTRY, diagnose_desync)
+    scene = Scene(history)
+    return placed(diagnose_scene(scene, REGISTRY, diagnose_desync), scene)
 
 
 def diagnose_scene(scene: Scene, registry: Registry, untie: Callable[[Scene], Diagnosis | None]) -> Diagnosis:
@@ -33,6 +35,8 @@ def diagnose_scene(scene: Scene, registry: Registry, untie: Callable[[Scene], Di
             or diagnose_left_behind(scene, lambda rank: explain_rank(scene, rank, registry))
             or _undetermined(scene, f"{say_ranks(gone)} has ended, so who waits for whom cannot be told from what is left")
         )
+    if scene.now.silent_nodes and (silence := diagnose_silence(scene)) is not None:
+        return silence
     if len(scene.samples) < scene.now.world_size:
         return _undetermined(scene, f"only {len(scene.samples)} of {scene.now.world_size} ranks can be seen")
     if not scene.victims and scene.unclear:
@@ -42,7 +46,7 @@ def diagnose_scene(scene: Scene, registry: Registry, untie: Callable[[Scene], Di
     if not scene.awaited and scene.unclear:
         return _undetermined(scene, f"too little is known of {say_ranks(scene.unclear)} to name anybody: {_crowd(scene)}")
     if not scene.awaited:
-        return untie(scene) or _undetermined(scene, "all ranks wait for each other: " + _crowd(scene))
+        return diagnose_links(scene) or untie(scene) or _undetermined(scene, "all ranks wait for each other: " + _crowd(scene))
     causes = [cause for rank in scene.awaited if (cause := explain_rank(scene, rank, registry))]
     return _combine(scene, causes) if causes else _undetermined(scene, f"{say_ranks(scene.awaited)} cannot be seen")
 

@@ -62,6 +62,15 @@ class GroupRow(Record, frozen=True, kw_only=True):
     timeout_s: Length | None = None
 
 
+class NodeRow(Record, frozen=True, kw_only=True):
+    """Another node of the job, as the agent that judges hears it."""
+
+    node: str
+    heard_ago_s: Length | None = None
+    clock_ahead_s: Annotated[float, msgspec.Meta(gt=-1e11, lt=1e11)] | None = None
+    problem: str = ""
+
+
 class JobState(Record, frozen=True, kw_only=True):
     """state.json, as far as the commands use it."""
 
@@ -76,6 +85,7 @@ class JobState(Record, frozen=True, kw_only=True):
     groups: tuple[GroupRow, ...] = ()
     incident: OpenIncident | None = None
     asides: tuple[Aside, ...] = ()
+    nodes: tuple[NodeRow, ...] = ()
     paused: Pause | None = None
     answer_with: str | None = None
 

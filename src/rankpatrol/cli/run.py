@@ -13,17 +13,30 @@ from rankpatrol.agent.voice import release_terminal
 from rankpatrol.cli.settings import config_option, setting_options
 from rankpatrol.config.resolve import Sources, resolve, strangers, values
 from rankpatrol.core.errors import BadInput, NoPermission, UsageProblem
+from rankpatrol.launch.nodes import Given, node_part, plain_name
 from rankpatrol.launch.parent import check_command, launch_environment, make_job_dir, run_job
-from rankpatrol.launch.rundir import JobSpec, RunDir
+from rankpatrol.launch.rundir import Cluster, JobSpec, RunDir
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--job-dir", type=click.Path(path_type=Path), help="Where events, logs and evidence go.  [default: JOBS-DIR/NAME-UTC]")
 @setting_options("policy", "patience", "checkpoints", "max-restarts", "probe", "bind", "jobs-dir")
 @config_option
+@click.option("--run-id", help="One name for the run on all nodes of a job; the job directory is called after it.")
+@click.option(
+    "--exchange", metavar="URL", envvar="RANKPATROL_EXCHANGE", help="Where the nodes of a job meet: nats://[TOKEN@]HOST:PORT of the first."
+)
 @click.option("--record", is_flag=True, help="Keep what the judge saw, for `rankpatrol replay`: JOBDIR/recording.jsonl.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def run(job_dir: Path | None, config: Path | None, record: bool, command: tuple[str, ...], **given: Any) -> int:
+def run(
+    job_dir: Path | None,
+    config: Path | None,
+    record: bool,
+    run_id: str | None,
+    exchange: str | None,
+    command: tuple[str, ...],
+    **given: Any,
+) -> int:
     """Start CMD (torchrun …, or any other command) under patrol, and end with its exit code.
 
     CMD's words are passed on as they are, but for {checkpoint}: each attempt gets the checkpoint to resume from there, the first
@@ -48,8 +61,8 @@ def run(job_dir: Path | None, config: Path | None, record: bool, command: tuple[
         )
     if checkpoints is not None:
         _check_checkpoints(checkpoints)
-    name = _job_name(words)
-    folder = make_job_dir(job_dir or settings["jobs_dir"] / f"{name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}")
+    part = node_part(words, os.environ, Given(run_id=run_id, exchange=exchange))
+    folder = make_job_dir(job_dir or settings["jobs_dir"] / _folder_name(words, run_id, part), part)
     spec = JobSpec(
         job=folder.name,
         job_dir=str(folder),
@@ -61,6 +74,7 @@ def run(job_dir: Path | None, config: Path | None, record: bool, command: tuple[
         probe=settings["probe"],
         bind=settings["bind"],
         record=record,
+        cluster=part,
     )
     run_dir = RunDir.create()
     click.echo(f"rankpatrol: job directory {folder}", err=True)
@@ -70,6 +84,14 @@ def run(job_dir: Path | None, config: Path | None, record: bool, command: tuple[
     finally:
         run_dir.remove()
         _give_terminal_back()
+
+
+def _folder_name(command: tuple[str, ...], run_id: str | None, part: Cluster | None) -> str:
+    """One that all nodes find by themselves, or that a user gave, or one that no other run has."""
+    name = _job_name(command)
+    if part is not None or run_id:
+        return f"{name}-{plain_name(part.run if part else run_id or '')}"
+    return f"{name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
 
 
 def _check_checkpoints(directory: Path) -> None:

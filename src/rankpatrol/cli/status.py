@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from rankpatrol.cli.job_state import GroupRow, JobState, OpenIncident, RankRow, Said, Told, told
+from rankpatrol.cli.job_state import GroupRow, JobState, NodeRow, OpenIncident, RankRow, Said, Told, told
 from rankpatrol.cli.jobs import STALE_S, find_job, read_state
 from rankpatrol.cli.screen import shown
 from rankpatrol.cli.words import say
@@ -23,6 +23,8 @@ from rankpatrol.system.files import read_plain
 _MOST_BYTES = 64 << 20
 _LEFT_OUT = "of {folder}/events.jsonl, {count} lines could not be read (cut, or no event) and are left out"
 
+# A node tells its state once a second; clocks kept by NTP differ by milliseconds.
+_LATE_S, _CLOCK_S = 5.0, 1.0
 # Verdicts on a job that goes on: nothing is done about them.
 _GOES_ON = frozenset({"slow", "benign_wait", "healthy"})
 
@@ -113,9 +115,27 @@ def _print_status(folder: Path, state: JobState, age_s: float) -> None:
         console.print(shown(f"incident {aside.incident}, nothing is done about it: {aside.diagnosis.sentence}", "yellow"))
     if state.ranks:
         console.print(_table(state.ranks))
+    for words in say_nodes(state.nodes):
+        console.print(shown(words))
     for words in say_groups(state.groups, state.patience_s):
         console.print(shown(words))
     console.print(shown(f"events: {folder / 'events.jsonl'}", "dim"))
+
+
+def say_nodes(nodes: tuple[NodeRow, ...]) -> list[str]:
+    """The other nodes in one line, and one for each that is late, of another release, or whose clock is off."""
+    if not nodes:
+        return []
+    lines = [f"other nodes: {', '.join(node.node for node in nodes)}"]
+    for node in nodes:
+        if node.heard_ago_s is not None and node.heard_ago_s > _LATE_S:
+            lines.append(f"{node.node} has told nothing for {say_duration(node.heard_ago_s)}")
+        if node.problem:
+            lines.append(f"{node.node}: {node.problem}")
+        if node.clock_ahead_s is not None and abs(node.clock_ahead_s) > _CLOCK_S:
+            which = "ahead of" if node.clock_ahead_s > 0 else "behind"
+            lines.append(f"the clock of {node.node} is {say_duration(abs(node.clock_ahead_s))} {which} the first node's")
+    return lines
 
 
 def _print_standing(console: Console, folder: Path, state: JobState) -> None:

@@ -19,7 +19,8 @@ _REQUEST = struct.Struct("=BBBxI48x")
 _ROW = struct.Struct("=B3x2s2s16s16s12x16xI")
 _ATTRIBUTE = struct.Struct("=HH")
 _ERROR, _DONE = 2, 3
-_RECEIVED_AT = 128  # tcpi_bytes_received in struct tcp_info (linux/tcp.h), since Linux 4.1
+# In struct tcp_info (linux/tcp.h): tcpi_retransmits, _unacked, _rtt in us, _total_retrans, and since Linux 4.1 _bytes_received.
+_RETRANSMITS_AT, _UNACKED_AT, _RTT_AT, _REPEATED_AT, _RECEIVED_AT = 2, 24, 68, 100, 128
 _ANSWER_S = 0.5
 
 
@@ -74,15 +75,32 @@ def _dump(family: int) -> Iterator[SocketBytes]:
 
 def _row(message: memoryview) -> SocketBytes:
     family, local_port, remote_port, local, remote, inode = _ROW.unpack_from(message)
-    received, at = 0, _ROW.size
+    info = _tcp_info(message)
+
+    def number(at: int, form: str = "=I") -> int:
+        return int(struct.unpack_from(form, info, at)[0]) if info else 0
+
+    return SocketBytes(
+        inode=inode,
+        local=_address(family, local, local_port),
+        remote=_address(family, remote, remote_port),
+        received_bytes=number(_RECEIVED_AT, "=Q"),
+        unacked_segments=number(_UNACKED_AT),
+        retransmits=number(_RETRANSMITS_AT, "=B"),
+        round_trip_s=number(_RTT_AT) / 1e6,
+        repeated_segments=number(_REPEATED_AT),
+    )
+
+
+def _tcp_info(message: memoryview) -> memoryview:
+    """The connection's TCP_INFO; empty where the kernel gave none, or an older one."""
+    at = _ROW.size
     while at + _ATTRIBUTE.size <= len(message):
         length, kind = _ATTRIBUTE.unpack_from(message, at)
         if kind == _TCP_INFO and length >= _ATTRIBUTE.size + _RECEIVED_AT + 8:
-            received = struct.unpack_from("=Q", message, at + _ATTRIBUTE.size + _RECEIVED_AT)[0]
+            return message[at + _ATTRIBUTE.size : at + length]
         at += max(_ATTRIBUTE.size, (length + 3) & ~3)
-    return SocketBytes(
-        inode=inode, local=_address(family, local, local_port), remote=_address(family, remote, remote_port), received_bytes=received
-    )
+    return message[:0]
 
 
 def _address(family: int, raw: bytes, port: bytes) -> str:

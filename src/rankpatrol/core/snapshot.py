@@ -35,12 +35,20 @@ class IoCounters(Record, frozen=True, tag="io"):
 
 
 class SocketBytes(Record, frozen=True, kw_only=True):
-    """One TCP connection of a process and how many bytes of data it has received (TCP_INFO of tcp(7)). Addresses as `host:port`."""
+    """One TCP connection of a process and how many bytes of data it has received (TCP_INFO of tcp(7)). Addresses as `host:port`.
+
+    `unacked_segments` were sent and not acknowledged, and the oldest of them was sent again `retransmits` times so far: nobody answers.
+    `round_trip_s` is the kernel's smoothed estimate, 0 where it has none; `repeated_segments` counts all that were ever sent again.
+    """
 
     inode: int
     local: str
     remote: str
     received_bytes: int
+    unacked_segments: int = 0
+    retransmits: int = 0
+    round_trip_s: float = 0.0
+    repeated_segments: int = 0
 
 
 class ProcessSample(Record, frozen=True, tag="process", kw_only=True):
@@ -204,7 +212,8 @@ class KernelKills(Record, frozen=True, tag="kills"):
 class Snapshot(Record, frozen=True, kw_only=True):
     """All ranks of one attempt at one moment. `at_mono_s` is this node's monotonic clock: never compared across nodes.
 
-    `kills` are the kernel's own lines of processes it killed, by pid; Missing where its log may not be read.
+    `kills` are the kernel's own lines of processes it killed, by pid; Missing where its log may not be read. `silent_nodes`: for how many
+    seconds nodes of the job have told nothing.
     """
 
     job: str
@@ -214,3 +223,4 @@ class Snapshot(Record, frozen=True, kw_only=True):
     world_size: int
     ranks: tuple[RankSample, ...]
     kills: KernelKills | Missing = Missing("the kernel log was not read in this round")
+    silent_nodes: dict[str, float] = msgspec.field(default_factory=dict)

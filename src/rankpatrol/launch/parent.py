@@ -14,7 +14,7 @@ import msgspec
 
 from rankpatrol.core.errors import BadInput, CommandFailed, NoPermission
 from rankpatrol.launch.agent_keeper import AgentKeeper, agent_command
-from rankpatrol.launch.rundir import JobSpec, LauncherExit, OrderedEnd, RunDir
+from rankpatrol.launch.rundir import Cluster, JobSpec, LauncherExit, OrderedEnd, RunDir
 from rankpatrol.launch.shim.rank_environment import LENT, USERS
 from rankpatrol.launch.witness import GroupWitness
 from rankpatrol.system.files import write_once
@@ -69,11 +69,15 @@ def _is_hidden(path: str) -> bool:
     return False
 
 
-def make_job_dir(path: Path) -> Path:
-    """Create the job directory and prove that it can be written. Raises NoPermission or BadInput before any training starts."""
+def make_job_dir(path: Path, cluster: Cluster | None = None) -> Path:
+    """Create the job directory and prove that it can be written. Raises NoPermission or BadInput before any training starts.
+
+    Nodes of one job share it: the first one writes the job down.
+    """
+    joins = cluster is not None and not cluster.first
     try:
         path.mkdir(parents=True, exist_ok=True)
-        if (path / "job.json").exists():
+        if (path / "job.json").exists() and not joins:
             raise _earlier_job(path)
         probe = path / f".writable.{os.getpid()}"
         try:
@@ -135,7 +139,8 @@ def run_job(command: Sequence[str], spec: JobSpec, extra: Mapping[str, str], run
     def unblock() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, users_mask)
 
-    launcher = _start(command, {**os.environ, **extra}, unblock, heard, job_dir)
+    ours = job_dir if spec.cluster is None or spec.cluster.first else None
+    launcher = _start(command, {**os.environ, **extra}, unblock, heard, ours)
     if launcher is None:
         early: int = min(signal.sigpending() & set(heard))
         return 128 + early
@@ -157,7 +162,11 @@ def run_job(command: Sequence[str], spec: JobSpec, extra: Mapping[str, str], run
 
 
 def _start(
-    command: Sequence[str], environment: Mapping[str, str], unblock: Callable[[], None], heard: Sequence[signal.Signals], job_dir: Path
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    unblock: Callable[[], None],
+    heard: Sequence[signal.Signals],
+    job_dir: Path | None,
 ) -> "subprocess.Popen[bytes] | None":
     """CMD, or None where we were told to end before it was there to be told. Raises CommandNotExecutable."""
     try:
@@ -170,8 +179,10 @@ def _start(
     return None
 
 
-def _take_back(job_dir: Path) -> None:
-    """There was no job: its folder can be given again."""
+def _take_back(job_dir: Path | None) -> None:
+    """There was no job: its folder can be given again, unless it is another node's (None)."""
+    if job_dir is None:
+        return
     with contextlib.suppress(OSError):
         (job_dir / "job.json").unlink()
         job_dir.rmdir()
@@ -224,9 +235,12 @@ def _write_down(spec: JobSpec, run_dir: RunDir) -> None:
     """The job, in the run directory and in its own. Raises BadInput before anything is started."""
     # A word of CMD need not be UTF-8, JSON must be.
     spec = msgspec.structs.replace(spec, command=tuple(os.fsencode(word).decode(errors="backslashreplace") for word in spec.command))
-    pointer = {"run_dir": str(run_dir.path), **msgspec.to_builtins(spec)}
+    public = spec if spec.cluster is None else msgspec.structs.replace(spec, cluster=msgspec.structs.replace(spec.cluster, meet_at=None))
+    pointer = {"run_dir": str(run_dir.path), **msgspec.to_builtins(public)}
     try:
         run_dir.write("job.json", spec)
+        if spec.cluster is not None and not spec.cluster.first:
+            return
         first = write_once(Path(spec.job_dir) / "job.json", msgspec.json.format(msgspec.json.encode(pointer)))
     except OSError as problem:
         raise BadInput(f"the job cannot be written down: {problem.strerror} ({problem.filename})", help=_WRITABLE) from problem

@@ -41,6 +41,20 @@ _NO_ROOM = "Nothing was started. Make room there, or name another local folder: 
 T = TypeVar("T")
 
 
+class Cluster(Record, frozen=True, kw_only=True):
+    """A job on several nodes: our name among them, whether we are the node that judges, which run this is, and where they meet.
+
+    `host` is the first node by the name under which the others reach it, where that is known. `meet_at` is the exchange's URL where
+    somebody gave one; else the first node leaves it in the job directory.
+    """
+
+    node: str
+    first: bool
+    run: str
+    host: str = ""
+    meet_at: str | None = None
+
+
 class JobSpec(Record, frozen=True, kw_only=True):
     """What `rankpatrol run` was asked to do, or (`attached`) `rankpatrol watch` of a job that runs already. `job_dir` is absolute."""
 
@@ -55,6 +69,7 @@ class JobSpec(Record, frozen=True, kw_only=True):
     attached: bool = False
     bind: bool = True
     record: bool = False
+    cluster: Cluster | None = None
 
 
 class RankPlace(Record, frozen=True, kw_only=True):
@@ -125,6 +140,10 @@ class ResumePoint(Record, frozen=True, kw_only=True):
     not_before_unix_s: float | None = None
 
 
+class _Opening(Record, frozen=True):
+    group: dict[str, str | int | None]
+
+
 class RunDir:
     """One job's run directory."""
 
@@ -182,6 +201,16 @@ class RunDir:
     def claimed_attempts(self) -> tuple[int, ...]:
         """The attempts of which at least one shim has started, in order."""
         return tuple(sorted({int(first) for name in self._names("claims") if (first := name.split(".")[0]).isdecimal()}))
+
+    def group_of(self, attempt: int) -> str | None:
+        """What all ranks of this attempt have in common, on every node; None before its first shim, or for one of an older release.
+
+        torchrun's count of restarts is left out: it differs between nodes.
+        """
+        opened = self.read(f"openings/{attempt}.json", _Opening)
+        if opened is None:
+            return None
+        return msgspec.json.encode({name: value for name, value in sorted(opened.group.items()) if name != "restarts"}).decode()
 
     def exit_of(self, place: RankPlace) -> RankExit | None:
         """How this rank ended, or None while it runs (or where its shim could not say)."""

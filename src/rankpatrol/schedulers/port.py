@@ -2,16 +2,22 @@
 
 from typing import Literal, Protocol
 
+import msgspec
+
 from rankpatrol.core.jobs import JobProcess, JobState, JobStatus
 from rankpatrol.core.records import Missing, Record
 from rankpatrol.core.starts import NextStart
 
 
 class EndReport(Record, frozen=True, kw_only=True):
-    """What came of a request to end an attempt, read back: the ranks that ended, and why others did not."""
+    """What came of a request to end an attempt, read back: the ranks that ended, and why others did not.
+
+    `beyond` are ranks on nodes that nobody can reach: the job's scheduler will hear of them no sooner than we do.
+    """
 
     ended: tuple[int, ...]
     failed: dict[int, str]
+    beyond: dict[int, str] = msgspec.field(default_factory=dict)
 
 
 class Scheduler(Protocol):

@@ -4,10 +4,33 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Generic, TypeVar
+
+from rankpatrol.core.records import Missing
 
 T = TypeVar("T")
 Deed = Callable[[], None]
+
+
+def within(work: Callable[[], T], deadline_s: float, *, name: str) -> T | Missing:
+    """What `work` returns, or Missing once the deadline passes: its thread is left behind then. What it raises is raised here."""
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as problem:  # ruff: ignore[BLE001] - it belongs to whoever waits
+            outcome.set_exception(problem)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    try:
+        return outcome.result(deadline_s)
+    except FutureTimeout:
+        if outcome.done():  # work itself ran out of some time of its own
+            return outcome.result()
+        return Missing(f"not done within {deadline_s:g} s")
 
 
 class Rounds(Generic[T]):

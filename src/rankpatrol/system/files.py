@@ -1,6 +1,7 @@
 """Files that are whole or not there at all, and files of others that are read without waiting for them."""
 
 import os
+import secrets
 import stat
 from pathlib import Path
 from typing import BinaryIO
@@ -20,6 +21,18 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = False) -> None:
             if durable:
                 out.flush()
                 os.fsync(out.fileno())
+        scratch.replace(path)
+    except OSError:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Replace `path` in one step with a file that nobody but its owner may read (0600), from its first byte on."""
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as out:
+            out.write(data)
         scratch.replace(path)
     except OSError:
         scratch.unlink(missing_ok=True)

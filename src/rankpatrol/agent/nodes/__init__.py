@@ -1,0 +1,1 @@
+"""One job on several nodes: what their agents tell each other, and how one judges over all."""

@@ -1,0 +1,42 @@
+"""The scheduler of a job on several nodes: each node's ranks are ended by their own shims, all at once."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+from rankpatrol.agent.nodes.others import Others
+from rankpatrol.core.starts import NextStart
+from rankpatrol.launch.rundir import RunDir
+from rankpatrol.schedulers.local import LocalScheduler
+from rankpatrol.schedulers.port import EndReport
+
+
+class JoinedScheduler:
+    """This node's scheduler and the others' (schedulers.port.Scheduler)."""
+
+    name = "local"
+
+    def __init__(self, run_dir: RunDir, others: Others) -> None:
+        self._run_dir, self._others = run_dir, others
+        self._own = LocalScheduler(run_dir)
+
+    def describe(self) -> dict[str, object]:
+        lines = self._others.lines()
+        return {**self._own.describe(), **({"nodes": lines} if lines else {})}
+
+    def resume_from(self, start: NextStart) -> str:
+        """The others are told what stands here, so that all start from the same. Raises OSError."""
+        standing = self._own.resume_from(start)
+        told = start if standing == start.checkpoint else NextStart(attempt=start.attempt, checkpoint=standing)
+        self._others.start_next(told, self._run_dir.group_of(start.attempt), self._run_dir.group_of(start.attempt - 1))
+        return standing
+
+    def end_job(self) -> str:
+        """Torchrun ends its ranks in order; its peers on other nodes are told the same, since they would wait for it."""
+        problems = (self._own.end_job(), self._others.end_job())
+        return "; ".join(problem for problem in problems if problem)
+
+    def end_attempt(self, attempt: int, grace_s: float) -> EndReport:
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            elsewhere = pool.submit(self._others.end_attempt, self._run_dir.group_of(attempt), grace_s)
+            here = self._own.end_attempt(attempt, grace_s)
+            there = elsewhere.result()
+        return EndReport(ended=(*here.ended, *there.ended), failed={**here.failed, **there.failed}, beyond=there.beyond)

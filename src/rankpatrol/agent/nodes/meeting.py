@@ -1,0 +1,117 @@
+"""How the nodes of a job find each other: the first keeps a broker and says in the job directory where; the others look there."""
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from rankpatrol.agent.nodes.wire import MESSAGE_BYTES, offer_of
+from rankpatrol.core.errors import PatrolError
+from rankpatrol.core.records import Missing
+from rankpatrol.exchange.address import Address, parse_address
+from rankpatrol.exchange.open import open_exchange
+from rankpatrol.exchange.port import Exchange, Role
+from rankpatrol.exchange.rendezvous import Rendezvous, announce, take_back, wait_for_hub
+from rankpatrol.exchange.server import Server, start_server
+from rankpatrol.launch.nodes import is_local
+from rankpatrol.launch.rundir import Cluster, JobSpec, RunDir
+from rankpatrol.system.background import Rounds
+from rankpatrol.system.clock import Clock
+from rankpatrol.system.files import write_private
+
+_BROKER = "broker"
+_LOOKS_EVERY_S = 1.0
+_WITHIN_S = 0.1
+# A hub fetches an answer at once, and asks for a few things at a time.
+_ANSWERS_KEPT = 8
+
+
+class Hub:
+    """The first node's seat: its broker, and the exchange on which it hears the others."""
+
+    def __init__(self, spec: JobSpec, cluster: Cluster, run_dir: RunDir, clock: Clock) -> None:
+        """Raises PatrolError where there can be no broker."""
+        self._spec, self._cluster = spec, cluster
+        given = parse_address(cluster.meet_at) if cluster.meet_at else None
+        port, token = (given.port, given.token) if given else (0, "")
+        # Where the others' road to us is known, nobody else's is opened.
+        listen = cluster.host if cluster.host and is_local(cluster.host) else "0.0.0.0"  # ruff: ignore[S104] - closed by a secret
+        self._server: Server
+        self._server, found = start_server(run_dir.path / _BROKER, host=listen, port=port, token=token)
+        self.address = msgspec.structs.replace(found, host=cluster.host or socket.gethostname())
+        near = msgspec.structs.replace(found, host="127.0.0.1") if listen == "0.0.0.0" else found  # ruff: ignore[S104] - compared
+        self.exchange: Exchange = open_exchange(near, cluster.node, role=Role.HUB, clock=clock)
+        announce(Path(spec.job_dir), cluster.run, cluster.node, self.address, clock)
+
+    def close(self) -> None:
+        """The job is over."""
+        take_back(Path(self._spec.job_dir), self._cluster.run)
+        self.exchange.close()
+        self._server.stop()
+
+
+class Seat:
+    """Another node's seat: it looks for the hub, takes its place, and follows a hub that has moved."""
+
+    def __init__(self, spec: JobSpec, cluster: Cluster, run_dir: RunDir, clock: Clock, answer: Callable[[str, bytes], bytes]) -> None:
+        self._cluster, self._folder, self._clock, self._answer = cluster, run_dir.spool, clock, answer
+        self._count = 0
+        self._given = parse_address(cluster.meet_at) if cluster.meet_at else None
+        self._at: Address | None = None
+        self._exchange: Exchange | None = None
+        job_dir = Path(spec.job_dir)
+        unknown: Rendezvous | Missing = Missing("not looked for yet")
+        self._said = Rounds(lambda: _look(job_dir, cluster.run, clock), unknown, every_s=_LOOKS_EVERY_S, name="rendezvous")
+
+    def tell(self, state: bytes) -> None:
+        """Give the hub our newest word; kept while there is none."""
+        self._follow()
+        if self._exchange is not None:
+            self._exchange.tell(state)
+
+    def connected(self) -> bool:
+        return self._exchange is not None and self._exchange.connected()
+
+    def why_not(self) -> str:
+        """Why we are cut off."""
+        said = self._said.latest()
+        if self._exchange is not None:
+            return self._exchange.trouble() or "no answer"
+        return said.reason if isinstance(said, Missing) else "connecting"
+
+    def close(self) -> None:
+        if self._exchange is not None:
+            self._exchange.close()
+
+    def _follow(self) -> None:
+        """A URL that somebody gave goes first; its token may stand in the job directory alone."""
+        said = self._said.latest()
+        there = None if isinstance(said, Missing) else said.address()
+        if self._given is not None:
+            there = self._given if self._given.token or there is None else msgspec.structs.replace(self._given, token=there.token)
+        if there is None or there == self._at or (self._given is not None and not there.token):
+            return
+        self.close()
+        self._at = there
+        self._exchange = open_exchange(there, self._cluster.node, role=Role.NODE, clock=self._clock)
+        self._exchange.serve(self._answer_in_one_message)
+
+    def _answer_in_one_message(self, command: str, body: bytes) -> bytes:
+        """What is too large for one is left in a file, which can be fetched; the next takes its place."""
+        answer = self._answer(command, body)
+        if len(answer) <= MESSAGE_BYTES or self._exchange is None:
+            return answer
+        self._count = (self._count + 1) % _ANSWERS_KEPT
+        name = f"answer-{self._count}"
+        path = self._folder / f"{name}.bin"
+        write_private(path, answer)
+        self._exchange.offer(name, path)
+        return offer_of(name)
+
+
+def _look(job_dir: Path, run: str, clock: Clock) -> Rendezvous | Missing:
+    try:
+        return wait_for_hub(job_dir, run, clock, _WITHIN_S)
+    except PatrolError as problem:
+        return Missing(f"{problem}. {problem.help}")

@@ -1,0 +1,155 @@
+"""What the agents of one job tell each other, as bytes. Foreign bytes are typed, capped, and refused with a reason."""
+
+import zlib
+from typing import TypeVar
+
+import msgspec
+
+from rankpatrol.core.errors import PatrolError
+from rankpatrol.core.records import Missing, Record
+from rankpatrol.core.snapshot import LogSample, Marks, ProcessSample, RankSample
+from rankpatrol.core.starts import NextStart
+from rankpatrol.judge.records import RankActivity
+from rankpatrol.launch.rundir import LauncherExit, OrderedEnd, RankExit, RankPlace
+
+# Another number is another meaning of these records: such a node is told apart, not guessed at.
+VERSION = 1
+# 16 ranks with their loaders' stacks are 2 MB of JSON; what is larger by far is no answer of ours.
+_MOST_BYTES = 256 << 20
+_SMALL_BYTES = 4096
+_PLAIN, _PACKED, _OFFERED = b"j", b"z", b"f"
+# A broker takes messages of 1 MB (nats-server's max_payload).
+MESSAGE_BYTES = 900_000
+T = TypeVar("T")
+
+
+class NotOurs(PatrolError):
+    """What came over the bus is no word of a rankpatrol of this version."""
+
+    help = "Run the same version of rankpatrol on every node of the job."
+
+
+class Part(Record, frozen=True, kw_only=True):
+    """One node's part of an attempt. `number` is the node's own count, `group` what all ranks started together have in common."""
+
+    number: int
+    group: str
+    places: tuple[RankPlace, ...]
+    exits: dict[int, RankExit]
+    gone: tuple[int, ...]
+
+
+class Light(Record, frozen=True, kw_only=True):
+    """One light round over some ranks. Times of marks are of the clock of whoever holds this record."""
+
+    activities: tuple[RankActivity, ...] = ()
+    processes: dict[int, ProcessSample] = msgspec.field(default_factory=dict)
+    marks: dict[int, Marks] = msgspec.field(default_factory=dict)
+    logs: dict[int, LogSample] = msgspec.field(default_factory=dict)
+
+
+class NodeState(Record, frozen=True, kw_only=True):
+    """One node's newest word: its newest two attempts, and a light round over its ranks. Times are this node's own clocks."""
+
+    version: int
+    release: str
+    node: str
+    at_mono_s: float
+    at_unix_s: float
+    parts: tuple[Part, ...]
+    light: Light
+    ordered: OrderedEnd | None = None
+    ended: LauncherExit | None = None
+
+
+class Look(Record, frozen=True, kw_only=True):
+    """Look closely at your ranks of this group; `full`: for the evidence, a copy of which stays on your disk under this name."""
+
+    group: str
+    full: bool
+    name: str
+
+
+class Seen(Record, frozen=True, kw_only=True):
+    """The answer: the node's ranks. `kills`: the kernel's lines of processes it killed, by pid there."""
+
+    at_mono_s: float
+    ranks: tuple[RankSample, ...]
+    kills: dict[int, str] = msgspec.field(default_factory=dict)
+
+
+class OfRanks(Record, frozen=True, kw_only=True):
+    """A question about these ranks of a group: for flight recordings, or for one native stack."""
+
+    group: str
+    ranks: tuple[int, ...]
+
+
+class OfGroup(Record, frozen=True, kw_only=True):
+    """An order about the ranks of one group."""
+
+    group: str
+    grace_s: float = 0.0
+
+
+class StartNext(Record, frozen=True, kw_only=True):
+    """How the attempt of this group starts, or, where it has none yet, the one that follows `after`."""
+
+    start: NextStart
+    group: str | None
+    after: str | None
+
+
+class Ended(Record, frozen=True, kw_only=True):
+    """What came of an order to end (schedulers.port.EndReport)."""
+
+    ended: tuple[int, ...] = ()
+    failed: dict[int, str] = msgspec.field(default_factory=dict)
+    beyond: dict[int, str] = msgspec.field(default_factory=dict)
+
+
+def pack(record: object) -> bytes:
+    """The record as bytes, squeezed where that is worth it."""
+    raw = msgspec.json.encode(record)
+    return _PLAIN + raw if len(raw) <= _SMALL_BYTES else _PACKED + zlib.compress(raw, 1)
+
+
+def unpack(data: bytes, kind: type[T]) -> T:
+    """The record that was packed. Raises NotOurs."""
+    try:
+        return msgspec.json.decode(_raw(data), type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, zlib.error) as problem:
+        raise NotOurs(f"no {kind.__name__} of ours came over the bus: {problem}") from problem
+
+
+def _raw(data: bytes) -> bytes:
+    if data[:1] == _PLAIN:
+        return data[1:]
+    if data[:1] != _PACKED:
+        raise NotOurs("what came over the bus has an unknown form")
+    squeezed = zlib.decompressobj()
+    raw = squeezed.decompress(data[1:], _MOST_BYTES)
+    if squeezed.unconsumed_tail:
+        raise NotOurs(f"what came over the bus is larger than {_MOST_BYTES} bytes")
+    return raw
+
+
+def offer_of(name: str) -> bytes:
+    """In the place of an answer: it can be fetched under this name."""
+    return _OFFERED + name.encode()
+
+
+def offered(data: bytes) -> str | None:
+    """The name under which an answer can be fetched; None where this is the answer."""
+    return data[1:].decode(errors="replace") if data[:1] == _OFFERED else None
+
+
+def state_of(data: bytes) -> NodeState | Missing:
+    """A node's word, or why it cannot be understood."""
+    try:
+        state = unpack(data, NodeState)
+    except NotOurs as problem:
+        return Missing(str(problem))
+    if state.version != VERSION:
+        return Missing(f"rankpatrol {state.release} there speaks version {state.version}, this one {VERSION}")
+    return state
