@@ -39,6 +39,8 @@ class Attachment:
         """Take in the ranks that were found now."""
         if any(self._placed.get(rank.rank, rank.process) != rank.process for rank in job.ranks):
             self._attempt, self._placed = self._attempt + 1, {}
+        if not self._placed:
+            write_once(self.run_dir.path / "openings" / f"{self._attempt}.json", msgspec.json.encode({"group": job.together}))
         for rank in job.ranks:
             if rank.rank not in self._placed:
                 self._placed[rank.rank] = rank.process

@@ -1,21 +1,80 @@
 """`rankpatrol hub`: for resident agents of many nodes."""
 
+import signal
 import socket
 from pathlib import Path
 
 import click
 import msgspec
 
+from rankpatrol.agent.resident.hub import Hub, HubPlan
+from rankpatrol.agent.voice import stderr_voice
 from rankpatrol.cli.words import say
-from rankpatrol.core.errors import UsageProblem
+from rankpatrol.config.settings import PATIENCE
+from rankpatrol.core.errors import ExitCode, UsageProblem
+from rankpatrol.exchange.address import Address
+from rankpatrol.exchange.key_files import key_files_in
 from rankpatrol.exchange.keys import KeysMade, KeysWanted, init_keys
+from rankpatrol.exchange.open import open_exchange, parse_address
+from rankpatrol.exchange.port import Role
+from rankpatrol.exchange.rights import HUB
+from rankpatrol.exchange.server import Server, start_resident_server, start_server
 from rankpatrol.schedulers.slurm_words import nodes_of
 from rankpatrol.system.clock import SystemClock
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ROUND_S = 1.0
 
-@click.group()
-def hub() -> None:
-    """Keep watch over many nodes from one place."""
+
+@click.group(invoke_without_command=True)
+@click.option("--exchange", metavar="URL", envvar="RANKPATROL_EXCHANGE", help="The broker: tls://HOST:PORT or nats://TOKEN@HOST:PORT.")
+@click.option("--keys", type=click.Path(path_type=Path), metavar="DIR", help="The folder of `rankpatrol hub init-keys`, for tls://.")
+@click.option("--with-nats", is_flag=True, help="Start the broker as well, on the port of --exchange, and end it with the hub.")
+@click.option(
+    "--jobs-dir", type=click.Path(path_type=Path), default=Path("rankpatrol-runs"), show_default=True, help="Where jobs' records go."
+)
+@click.option("--patience", default="180s", show_default=True, help="How long nothing may work before it is a hang.")
+@click.pass_context
+def hub(context: click.Context, exchange: str | None, keys: Path | None, with_nats: bool, jobs_dir: Path, patience: str) -> int:
+    """Judge the jobs of all nodes on which `rankpatrol agent` runs. It names, seals and tells; it ends nothing.
+
+    \b
+    rankpatrol hub init-keys KEYS --nodes 'n[1-64]' --server hub
+    rankpatrol hub --with-nats --exchange tls://hub:4222 --keys KEYS
+    """  # ruff: ignore[D301] - click reads the control character: keep these lines as they are
+    if context.invoked_subcommand is not None:
+        return ExitCode.OK
+    if exchange is None:
+        raise UsageProblem("where do the nodes meet?", help="--exchange tls://HOST:PORT --keys DIR, or nats://TOKEN@HOST:PORT")
+    address, patience_s = parse_address(exchange), PATIENCE.from_text(patience)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    clock, voice = SystemClock(), stderr_voice()
+    jobs_dir.mkdir(parents=True, exist_ok=True)
+    broker = _broker(address, keys, jobs_dir) if with_nats else None
+    near = msgspec.structs.replace(address, host="localhost") if broker is not None and keys is None else address
+    place = open_exchange(near, HUB, role=Role.HUB, clock=clock, keys=key_files_in(keys / HUB) if keys else None)
+    judges = Hub(place, HubPlan(node=HUB, jobs_dir=jobs_dir.absolute(), patience_s=patience_s), clock, voice)
+    voice.say(f"the hub listens at {address}; records of jobs go to {jobs_dir.absolute()}")
+    try:
+        while signal.sigtimedwait(_ENDING, _ROUND_S) is None:
+            voice.show(judges.round())
+    finally:
+        place.close()
+        if broker is not None:
+            broker.stop()
+        voice.rest()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return ExitCode.OK
+
+
+def _broker(address: Address, keys: Path | None, jobs_dir: Path) -> Server:
+    """A broker of our own, with certificates where there are some, else with the token of the URL."""
+    folder = jobs_dir.absolute() / ".broker"
+    if keys is not None:
+        return start_resident_server(folder, keys.absolute(), host="0.0.0.0", port=address.port)[0]  # ruff: ignore[S104] - by certificate
+    if not address.token:
+        raise UsageProblem("a broker needs a secret", help="--exchange nats://TOKEN@HOST:PORT, or certificates: rankpatrol hub init-keys")
+    return start_server(folder, host="0.0.0.0", port=address.port, token=address.token)[0]  # ruff: ignore[S104] - closed by the token
 
 
 @hub.command("init-keys")

@@ -33,6 +33,7 @@ _COMMANDS = {
     "goodput": ("rankpatrol.cli.goodput", "goodput"),
     "replay": ("rankpatrol.cli.replay", "replay"),
     "lemons": ("rankpatrol.cli.lemons", "lemons"),
+    "agent": ("rankpatrol.cli.agent", "agent"),
     "hub": ("rankpatrol.cli.hub", "hub"),
     "orphans": ("rankpatrol.cli.orphans", "orphans"),
     "drill": ("rankpatrol.drill.__main__", "main"),

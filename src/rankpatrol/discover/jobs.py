@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from rankpatrol.core.records import Missing
 from rankpatrol.discover.records import Candidate, FoundJob, FoundRank, Survey, Unnumbered
-from rankpatrol.launch.shim.placing import LAUNCHERS, TORCHRUN, place_of
+from rankpatrol.launch.shim.placing import LAUNCHERS, TOGETHER, TORCHRUN, place_of
 
 # What names a job, where a launcher does: torchrun writes the word "none" where it was given no --rdzv-id.
 JOB_VARIABLES = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "KUBEFLOW_TRAINJOB_NAME", "PBS_JOBID", "LSB_JOBID")
@@ -13,6 +13,7 @@ VARIABLES = frozenset({
     *(name for each in LAUNCHERS for name in (each.rank, each.local_rank, *each.world_size, *each.only_with)),
     *JOB_VARIABLES,
     *OTHER_VARIABLES,
+    *TOGETHER,
 })  # fmt: skip
 # Threads that a process group starts in its member, by backend: without ptrace, for any user, they tell that a rank has joined.
 GROUP_THREADS = frozenset({"gloo_tcp_loop", "pt_gloo_runloop", "pt_nccl_watchdg", "pt_nccl_heartbt", "pt_nccl_runhook"})
@@ -182,7 +183,19 @@ def _job(key: str, members: list[tuple[Candidate, FoundRank]], seen: Mapping[int
         launcher=above.id if above is not None and _is_launcher(above) else None,
         ranks=tuple(rank for _, rank in members),
         patrolled_by=environment.get("RANKPATROL_RUN_DIR"),
+        shared_key=_shared_key(environment, first),
+        together={name: environment[name] for name in TOGETHER if name in environment},
     )
+
+
+def _shared_key(environment: Mapping[str, str], first: Candidate) -> str:
+    """One name on all nodes, over restarts where the launcher gives one: an address and port change with each start."""
+    if slurm := environment.get("SLURM_JOB_ID"):
+        return f"slurm-{slurm}"
+    named = next((environment[name] for name in JOB_VARIABLES if environment.get(name, "none") != "none"), None)
+    if named is not None:
+        return f"{first.uid}-{named}"
+    return f"{first.uid}-{environment.get('MASTER_ADDR', '')}-{environment.get('MASTER_PORT', '')}"
 
 
 def _name(environment: Mapping[str, str], first: Candidate) -> str:

@@ -1,5 +1,7 @@
 """What is seen of processes, and the jobs that they turn out to be."""
 
+import msgspec
+
 from rankpatrol.core.records import Missing, ProcessId, Record
 
 
@@ -31,7 +33,8 @@ class FoundRank(Record, frozen=True, kw_only=True):
 class FoundJob(Record, frozen=True, kw_only=True):
     """One job's part on this node. `launcher` is the process above its ranks, None where that is no launcher that is known.
 
-    `patrolled_by` is the run directory of a `rankpatrol run` that watches it already.
+    `patrolled_by` is the run directory of a `rankpatrol run` that watches it already. `shared_key` names the job on each of its nodes, and
+    `together` is what ranks that were started together have in common.
     """
 
     key: str
@@ -40,6 +43,8 @@ class FoundJob(Record, frozen=True, kw_only=True):
     launcher: ProcessId | None
     ranks: tuple[FoundRank, ...]
     patrolled_by: str | None = None
+    shared_key: str = ""
+    together: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def world_size(self) -> int:

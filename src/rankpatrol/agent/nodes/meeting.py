@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from rankpatrol.agent.nodes.wire import MESSAGE_BYTES, offer_of
+from rankpatrol.agent.nodes.parcel import Parcels
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.core.records import Missing
 from rankpatrol.exchange.address import Address, parse_address
@@ -18,13 +18,10 @@ from rankpatrol.launch.nodes import is_local
 from rankpatrol.launch.rundir import Cluster, JobSpec, RunDir
 from rankpatrol.system.background import Rounds
 from rankpatrol.system.clock import Clock
-from rankpatrol.system.files import write_private
 
 _BROKER = "broker"
 _LOOKS_EVERY_S = 1.0
 _WITHIN_S = 0.1
-# A hub fetches an answer at once, and asks for a few things at a time.
-_ANSWERS_KEPT = 8
 
 
 class Hub:
@@ -56,7 +53,6 @@ class Seat:
 
     def __init__(self, spec: JobSpec, cluster: Cluster, run_dir: RunDir, clock: Clock, answer: Callable[[str, bytes], bytes]) -> None:
         self._cluster, self._folder, self._clock, self._answer = cluster, run_dir.spool, clock, answer
-        self._count = 0
         self._given = parse_address(cluster.meet_at) if cluster.meet_at else None
         self._at: Address | None = None
         self._exchange: Exchange | None = None
@@ -95,19 +91,7 @@ class Seat:
         self.close()
         self._at = there
         self._exchange = open_exchange(there, self._cluster.node, role=Role.NODE, clock=self._clock)
-        self._exchange.serve(self._answer_in_one_message)
-
-    def _answer_in_one_message(self, command: str, body: bytes) -> bytes:
-        """What is too large for one is left in a file, which can be fetched; the next takes its place."""
-        answer = self._answer(command, body)
-        if len(answer) <= MESSAGE_BYTES or self._exchange is None:
-            return answer
-        self._count = (self._count + 1) % _ANSWERS_KEPT
-        name = f"answer-{self._count}"
-        path = self._folder / f"{name}.bin"
-        write_private(path, answer)
-        self._exchange.offer(name, path)
-        return offer_of(name)
+        self._exchange.serve(Parcels(self._exchange, self._folder).in_one_message(self._answer))
 
 
 def _look(job_dir: Path, run: str, clock: Clock) -> Rendezvous | Missing:

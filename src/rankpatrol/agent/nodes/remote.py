@@ -164,6 +164,12 @@ class OtherNodes:
     def cut_off(self) -> bool:
         return False
 
+    def newest_groups(self) -> tuple[str, ...]:
+        """What the ranks have in common that nodes speak of now, as they were first heard."""
+        self._hear()
+        groups = (node.newest_group() for node in self._known.values())
+        return tuple(dict.fromkeys(group for group in groups if group is not None))
+
     def wait_for_all(self, deadline_s: float) -> tuple[str, ...]:
         """Until every node that an earlier agent knew is heard again; those that were not, once the deadline passes."""
         until_s = self._clock.mono_s() + deadline_s
