@@ -19,7 +19,7 @@ from rankpatrol.launch.rundir import JobSpec, RunDir
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--job-dir", type=click.Path(path_type=Path), help="Where events, logs and evidence go.  [default: JOBS-DIR/NAME-UTC]")
-@setting_options("policy", "patience", "checkpoints", "max-restarts", "probe", "bind", "jobs-dir")
+@setting_options("policy", "patience", "checkpoints", "max-restarts", "probe", "bind", "jobs-dir", "metrics", "metrics-textfile")
 @config_option
 @click.option("--record", is_flag=True, help="Keep what the judge saw, for `rankpatrol replay`: JOBDIR/recording.jsonl.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -61,6 +61,8 @@ def run(job_dir: Path | None, config: Path | None, record: bool, command: tuple[
         probe=settings["probe"],
         bind=settings["bind"],
         record=record,
+        metrics=settings["metrics"],
+        metrics_textfile=str(settings["metrics_textfile"].absolute()) if settings["metrics_textfile"] else None,
     )
     run_dir = RunDir.create()
     click.echo(f"rankpatrol: job directory {folder}", err=True)

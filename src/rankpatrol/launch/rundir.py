@@ -42,7 +42,10 @@ T = TypeVar("T")
 
 
 class JobSpec(Record, frozen=True, kw_only=True):
-    """What `rankpatrol run` was asked to do, or (`attached`) `rankpatrol watch` of a job that runs already. `job_dir` is absolute."""
+    """What `rankpatrol run` was asked to do, or (`attached`) `rankpatrol watch` of a job that runs already. `job_dir` is absolute.
+
+    `metrics`: where to serve them (ADDR:PORT); `metrics_textfile`: the folder to write them into, absolute.
+    """
 
     job: str
     job_dir: str
@@ -55,6 +58,8 @@ class JobSpec(Record, frozen=True, kw_only=True):
     attached: bool = False
     bind: bool = True
     record: bool = False
+    metrics: str | None = None
+    metrics_textfile: str | None = None
 
 
 class RankPlace(Record, frozen=True, kw_only=True):
