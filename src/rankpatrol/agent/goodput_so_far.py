@@ -23,6 +23,8 @@ _COST_RATIO = 5000.0
 _STEPS_MOST, _EDGES = 4000, (20, 5, 1)
 # A job that tells of this many phases and incidents is counted by `rankpatrol goodput` alone.
 _LINES_MOST = 20_000
+# These are few, and what they change is what people look for.
+_AT_ONCE = frozenset({"alert", "verdict", "job_ended"})
 _TOO_MANY = Missing(f"more than {_LINES_MOST} events: `rankpatrol goodput` counts them")
 
 
@@ -47,8 +49,9 @@ class GoodputSoFar:
         self._lines.append((is_step, msgspec.json.encode(event)))
         if self._steps > self._steps_most:
             self._thin_out()
-        if event["kind"] == "job_ended":
-            self._over, self._counted_at_s = True, None  # the last count is the one that stays
+        self._over = self._over or event["kind"] == "job_ended"
+        if event["kind"] in _AT_ONCE:
+            self._counted_at_s = None
 
     def at(self, now_s: float, now_unix_s: float) -> Goodput | Missing:
         """What was counted last, counted anew where that is due; of a job that runs on, up to now."""

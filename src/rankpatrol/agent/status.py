@@ -42,6 +42,7 @@ def state_of(view: JobView, clock: Clock) -> bytes:
         "command": view.spec.command,
         "policy": view.spec.policy,
         "patience_s": view.spec.patience_s,
+        "started_unix_s": round(view.spec.started_unix_s, 3),
         "ended": view.ended,
         "attempt": attempt.number if attempt else None,
         "world_size": attempt.world_size() if attempt else None,

@@ -35,7 +35,7 @@ class IncidentNow(Record, frozen=True, kw_only=True):
     """An incident, open or closed. `quiet`: people are not told of it unless it comes to a verdict."""
 
     stage: str
-    onset_unix_s: float
+    onset_unix_s: float | None = None
     diagnosis: Found = Found()
     quiet: bool = False
 
@@ -88,6 +88,7 @@ class JobNow(Record, frozen=True, kw_only=True):
     at_unix_s: float
     job: str = "?"
     policy: str = "?"
+    started_unix_s: float | None = None
     ended: str | None = None
     attempt: Count | None = None
     world_size: Count | None = None
@@ -132,7 +133,7 @@ class TimesOfIncident(Record, frozen=True, kw_only=True):
     recover_s: float | None = None
 
 
-class Goodput(Record, frozen=True, kw_only=True):
+class Goodput(Record, frozen=True, kw_only=True, tag="goodput"):
     """Where the wall time went so far, by part; the parts sum to it."""
 
     parts_s: dict[str, float]

@@ -109,7 +109,7 @@ def _incidents_open(reading: Reading) -> Points:
 
 
 def _onset(reading: Reading) -> Points:
-    return _one(min((each.onset_unix_s for each in _open(reading)), default=None))
+    return _one(min((each.onset_unix_s for each in _open(reading) if each.onset_unix_s is not None), default=None))
 
 
 def _suspects(reading: Reading) -> Points:
@@ -166,6 +166,7 @@ def _parts(reading: Reading) -> Points:
 
 _JOB = (
     Metric("job_info", "gauge", "1: the job is patrolled.", _info, ("policy", "scheduler_job", "version")),
+    Metric("job_start_timestamp_seconds", "gauge", "When the patrol of the job began.", lambda reading: _one(reading.now.started_unix_s)),
     Metric("job_ended", "gauge", "1: the job is over, for this reason.", _ended, ("reason",)),
     Metric("job_phase", "gauge", "1: the phase that the job is in.", _phase, ("phase",)),
     Metric("job_ranks", "gauge", "Ranks of the job.", lambda reading: _one(reading.now.world_size)),
