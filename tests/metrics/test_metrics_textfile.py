@@ -87,3 +87,12 @@ def test_what_ended_more_than_a_day_ago_is_swept_and_nothing_else(tmp_path):
         "rankpatrol-train.prom",
         "rankpatrol-new.prom",
     }
+
+
+def test_who_leaves_a_job_that_goes_on_leaves_no_file(tmp_path):
+    kept = Kept(tmp_path)
+    until = time.monotonic() + 10
+    while not kept.file.path.exists():
+        assert time.monotonic() < until
+    kept.file.withdraw(10)
+    assert list(tmp_path.iterdir()) == []

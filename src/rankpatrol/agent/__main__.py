@@ -37,6 +37,8 @@ def main(path: Path) -> int:
     agent.adopt(told["attempt_started"], told["attempt_ended"])
     parent = os.getppid()
     _patrol(agent, voice, stop)
+    if stop.is_set():
+        agent.leave()
     voice.rest()
     if os.getppid() != parent:
         run_dir.remove()  # our parent was killed and cannot do it any more

@@ -130,6 +130,10 @@ class Agent:
         self._end_job(None if ended is None else ended.exit_code)
         return True
 
+    def leave(self) -> None:
+        """The job goes on without us: somebody has told us to go."""
+        self._metrics.leave()
+
     def _mind_people(self) -> None:
         """What people have said since the last round: a pause, its end, an answer to the open question."""
         number = self._eyes.attempt.number if self._eyes.attempt else 0
@@ -299,7 +303,9 @@ class Agent:
         view = view._replace(pause=self._recovery.switches.latest(), question=self._question(), asides=self._asides.open())
         attempt = self._eyes.attempt
         runs = attempt is not None and attempt.number not in self._teller.ended
-        return state_of(view._replace(phase=self._teller.phase_now if runs else None, agent=agent_now(self._teller)), self._clock)
+        return state_of(
+            view._replace(phase=self._teller.phase_now if runs else None, agent=agent_now(self._spec, self._teller)), self._clock
+        )
 
     def _write_state(self, ended: str | None = None) -> None:
         content = self._state(ended)

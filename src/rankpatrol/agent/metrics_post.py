@@ -31,6 +31,10 @@ class MetricsPost(Protocol):
         """The job is over, and all is published."""
         ...
 
+    def leave(self) -> None:
+        """The job goes on without this agent."""
+        ...
+
 
 class NoMetrics:
     """Nobody asked for metrics."""
@@ -44,6 +48,9 @@ class NoMetrics:
     def farewell(self) -> None:
         pass
 
+    def leave(self) -> None:
+        pass
+
 
 def post_of(spec: JobSpec, teller: Teller, clock: Clock) -> MetricsPost:
     """The post that this job was started with; what it needs is loaded only where it was asked for."""
@@ -53,7 +60,7 @@ def post_of(spec: JobSpec, teller: Teller, clock: Clock) -> MetricsPost:
     return post
 
 
-def agent_now(teller: Teller) -> AgentNow:
+def agent_now(spec: JobSpec, teller: Teller) -> AgentNow:
     """This process, and what it has not delivered yet."""
     spent = os.times()
     return AgentNow(
@@ -62,7 +69,8 @@ def agent_now(teller: Teller) -> AgentNow:
         cpu_s=round(spent.user + spent.system + spent.children_user + spent.children_system, 2),
         resident_bytes=_resident_bytes(),
         backlog_records=teller.journal.backlog(),
-        scheduler_job=os.environ.get("SLURM_JOB_ID", ""),
+        # Whoever watches from outside may sit in another job of Slurm's.
+        scheduler_job="" if spec.attached else os.environ.get("SLURM_JOB_ID", ""),
     )
 
 

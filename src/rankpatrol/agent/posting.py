@@ -54,6 +54,10 @@ class Post:
         if self._file is not None:
             self._file.last_word(_LAST_WORD_S)
 
+    def leave(self) -> None:
+        if self._file is not None:
+            self._file.withdraw(_LAST_WORD_S)
+
     def _hear(self, event: Mapping[str, Any]) -> None:
         self._tally = added(self._tally, event)
         self._goodput.hear(event)

@@ -22,26 +22,33 @@ class MetricsFile:
         self.path = folder / f"{_PREFIX}{job}{_SUFFIX}"
         self._source, self._tell, self._every_s = source, tell, every_s
         self._told = False
-        self._asked, self._written = threading.Event(), threading.Event()
-        self._last = False
+        self._asked, self._parted = threading.Event(), threading.Event()
+        self._parting: Callable[[], None] | None = None
         threading.Thread(target=self._run, name="metrics-file", daemon=True).start()
 
     def last_word(self, deadline_s: float) -> None:
         """Write once more, and no more after that; a folder that does not answer is left behind."""
-        self._last = True
+        self._part(self._write, deadline_s)
+
+    def withdraw(self, deadline_s: float) -> None:
+        """Take the file away: the job goes on without us."""
+        self._part(self._remove, deadline_s)
+
+    def _part(self, parting: Callable[[], None], deadline_s: float) -> None:
+        self._parting = parting
         self._asked.set()
-        self._written.wait(deadline_s)
+        self._parted.wait(deadline_s)
 
     def _run(self) -> None:
         _sweep(self.path)
         while True:
             self._asked.wait(self._every_s)
-            last = self._last
-            self._write()
-            if last:
-                self._written.set()
-                return
             self._asked.clear()
+            parting = self._parting
+            (parting or self._write)()
+            if parting is not None:
+                self._parted.set()
+                return
 
     def _write(self) -> None:
         readings = tuple(self._source())
@@ -54,6 +61,10 @@ class MetricsFile:
             if not self._told:
                 self._tell(f"metrics are not written: {self.path}: {problem.strerror}. {_SAID}", "alert")
             self._told = True
+
+    def _remove(self) -> None:
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
 
 
 _SAID = "The patrol goes on, and they are written as soon as that is possible"
