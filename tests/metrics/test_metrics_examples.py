@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from readings import full, names, samples
 
+from rankpatrol.metrics.collector import exposition
+from rankpatrol.metrics.page import metrics_page
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "prometheus"
 DASHBOARD = EXAMPLES / "grafana-dashboard.json"
 # A recording's name has colons in it (level:metric:operation).
@@ -34,6 +37,10 @@ def test_every_metric_that_is_named_is_exported(name):
     named = set(_NAME.findall(without_comments(EXAMPLES / name)))
     assert len(named) > 10
     assert named <= names(samples(*full()))
+
+
+def test_every_metric_has_its_row_on_the_page():
+    assert (EXAMPLES / "METRICS.md").read_text() == metrics_page(), "python -m rankpatrol.metrics.page > examples/prometheus/METRICS.md"
 
 
 def test_every_recording_that_is_named_is_a_rule():
@@ -97,8 +104,6 @@ def test_prometheus_own_tools_take_them(words):
 
 
 def test_prometheus_own_tool_finds_nothing_to_say_of_the_exposition():
-    from rankpatrol.metrics.collector import exposition
-
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not installed (apt-get install --no-install-recommends prometheus)")
     done = subprocess.run(["promtool", "check", "metrics"], input=exposition(full()), capture_output=True, timeout=60, check=False)
