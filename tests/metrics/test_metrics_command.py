@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 import urllib.request
@@ -103,11 +104,31 @@ def test_a_port_in_use_and_a_folder_that_is_not_there_harm_nothing(tmp_path):
     assert job.said().count("metrics are not written") == 1
 
 
-def test_nobody_asked_so_nothing_is_loaded_and_nothing_listens(tmp_path):
+CAN_MOUNT = os.getuid() == 0 and shutil.which("unshare") and subprocess.run(["unshare", "-m", "true"], check=False).returncode == 0
+
+
+@pytest.mark.skipif(not CAN_MOUNT, reason="only root may mount")
+def test_a_full_disk_harms_nothing(tmp_path):
+    folder = tmp_path / "textfiles"
+    folder.mkdir()
+    fill = f'mount -t tmpfs -o size=4k none {folder} && {{ dd if=/dev/zero of={folder}/filler bs=4k 2>/dev/null || true; }} && exec "$@"'
+    with running(tmp_path, "--metrics-textfile", str(folder), before=("unshare", "-m", "sh", "-c", fill, "sh")) as job:
+        assert job.process.wait(60) == 0, job.said()
+    assert "job_ended" in job.kinds()
+    assert job.said().count("metrics are not written") == 1
+    assert "rankpatrol-job.prom: No space left on device. The patrol goes on" in job.said()
+
+
+def test_nobody_asked_so_nothing_is_loaded(tmp_path):
+    code = "import sys, rankpatrol.agent.__main__; print([n for n in sys.modules if n.startswith(('prometheus', 'rankpatrol.goodput.'))])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_nobody_asked_so_nothing_listens(tmp_path):
     with running(tmp_path) as job:
         job.wait_for("attempt_started")
         agent = json.loads((job.run_dir() / "agent.json").read_text())["pid"]
-        assert "prometheus_client" not in Path(f"/proc/{agent}/maps").read_text()
         inodes = {line.split()[9] for line in Path("/proc/net/tcp").read_text().splitlines()[1:] if line.split()[3] == "0A"}
         held = {path.readlink().name for path in Path(f"/proc/{agent}/fd").iterdir() if path.is_symlink()}
         assert not {f"socket:[{inode}]" for inode in inodes} & held
