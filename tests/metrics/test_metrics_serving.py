@@ -75,7 +75,7 @@ def test_a_port_in_use_is_told_once_and_taken_when_it_is_free(monkeypatch):
         context.__exit__(None, None, None)
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid", "x" * 300])
+@pytest.mark.parametrize("host", ["192.0.2.1", "x" * 300])
 def test_an_address_that_is_not_ours_is_told(host):
     with served(lambda: (), f"{host}:9464") as said:
         what, style = said.get(timeout=15)

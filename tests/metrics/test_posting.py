@@ -8,8 +8,10 @@ from readings import STATE
 
 from clocks import FakeClock
 from rankpatrol.agent.metrics_post import NoMetrics, post_of
+from rankpatrol.agent.status import _state
 from rankpatrol.agent.teller import Teller
 from rankpatrol.journal import read_events
+from rankpatrol.judge.records import RankActivity
 from rankpatrol.launch.rundir import JobSpec, RunDir
 
 
@@ -80,6 +82,34 @@ def test_without_the_library_it_is_told_once_and_the_patrol_goes_on(tmp_path, ru
     ((what, style),) = voice.said
     assert style == "alert"
     assert "pip install 'rankpatrol[metrics]'" in what
+
+
+@pytest.mark.parametrize(
+    ("seen", "exit_status", "word"),
+    [
+        ({}, None, "starting"),
+        ({"joined": True}, None, "training"),
+        ({"joined": True, "stopped": True}, None, "stopped"),
+        ({"joined": True, "stopped": True, "traced": True}, None, "traced"),
+        ({"ended": True, "failed": True}, None, "gone"),
+        ({"ended": True, "failed": True}, -9, "failed"),
+        ({"ended": True}, 0, "ended"),
+        (None, 0, "ended"),
+        (None, None, None),
+    ],
+)
+def test_the_word_for_a_rank_says_no_more_than_is_known(seen, exit_status, word):
+    still = {
+        "rank": 0,
+        "ended": False,
+        "joined": False,
+        "traced": False,
+        "stopped": False,
+        "main_thread_ticks": 0,
+        "switches": 0,
+        "step": None,
+    }
+    assert _state(None if seen is None else RankActivity(**{**still, **seen}), exit_status) == word
 
 
 def test_what_is_not_delivered_yet_is_counted(tmp_path, run_dir):

@@ -101,10 +101,10 @@ def _ranks(view: JobView, clock: Clock) -> list[dict[str, object]]:
 
 
 def _state(seen: RankActivity | None, exit_status: int | None) -> str | None:
-    """In one word what a rank is; None where it is hidden from us."""
+    """In one word what a rank is; `gone` where nobody has told how it ended, None where it is hidden from us."""
     if exit_status is not None:
         return "ended" if exit_status == 0 else "failed"
     if seen is None:
         return None
-    words = ((seen.failed, "failed"), (seen.ended, "ended"), (seen.traced, "traced"), (seen.stopped, "stopped"), (seen.joined, "training"))
+    words = ((seen.ended, "gone"), (seen.traced, "traced"), (seen.stopped, "stopped"), (seen.joined, "training"))
     return next((word for holds, word in words if holds), "starting")
