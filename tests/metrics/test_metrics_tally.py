@@ -1,9 +1,12 @@
 """What the events of a job add up to."""
 
+from functools import reduce
+
 import pytest
 from readings import NOW, timed
 
-from rankpatrol.metrics.tally import HOUR_S, failures_of_the_hour, steps_per_s, total
+from rankpatrol.metrics.records import Tally
+from rankpatrol.metrics.tally import HOUR_S, added, failures_of_the_hour, steps_per_s, total
 
 
 def progress(*pairs):
@@ -65,3 +68,10 @@ def test_foreign_words_are_one_word_and_few():
     assert closed["unknown"] == 4
     assert closed["ended"] == 1
     assert len(closed) <= 50
+
+
+def test_the_sum_of_a_long_job_is_that_of_its_events_one_by_one():
+    begun = [{"kind": "attempt_started", "at_unix_s": NOW, "attempt": 0}]
+    events = [*begun, *progress(*((second, second) for second in range(3000))), {"kind": "alert", "at_unix_s": NOW + 3000}]
+    events += progress(*((second, second) for second in range(3000, 3500)))
+    assert total(events) == reduce(added, events, Tally())

@@ -2,7 +2,7 @@
 
 import contextlib
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from rankpatrol.agent.teller import Teller
 from rankpatrol.launch.rundir import JobSpec
 from rankpatrol.metrics.address import Address
 from rankpatrol.metrics.records import JobNow, Reading, Tally
-from rankpatrol.metrics.tally import added
+from rankpatrol.metrics.tally import added, total
 from rankpatrol.system.clock import Clock
 
 # A folder that does not take the last word by then is left behind.
@@ -41,8 +41,7 @@ class Post:
         return self._latest
 
     def adopt(self, events: Iterable[Mapping[str, Any]]) -> None:
-        for event in events:
-            self._hear(event)
+        self._tally = total(_heard_by(self._goodput, events))
 
     def publish(self, state: bytes) -> None:
         # What cannot be read as a state leaves the last reading, whose age tells.
@@ -74,8 +73,12 @@ class Post:
 def reading_of(state: bytes, events: Iterable[Mapping[str, Any]]) -> Reading:
     """A reading of a job directory, as its files tell it. Raises msgspec.ValidationError."""
     now = msgspec.json.decode(state, type=JobNow)
-    tally, goodput = Tally(), GoodputSoFar()
-    for event in events:
-        tally = added(tally, event)
-        goodput.hear(event)
+    goodput = GoodputSoFar()
+    tally = total(_heard_by(goodput, events))
     return Reading(now=now, tally=tally, goodput=goodput.at(0.0, now.at_unix_s))
+
+
+def _heard_by(goodput: GoodputSoFar, events: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    for event in events:
+        goodput.hear(event)
+        yield event

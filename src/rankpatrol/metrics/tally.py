@@ -1,6 +1,8 @@
 """Adds up a job's events, one by one. Pure; what another writer has spoiled counts under `unknown` or not at all."""
 
+from collections import deque
 from collections.abc import Iterable, Mapping
+from functools import reduce
 from typing import Any
 
 import msgspec
@@ -10,6 +12,8 @@ from rankpatrol.metrics.records import Tally
 # Over how long steps per second are told, and how far apart the times that are kept of it lie at least.
 WINDOW_S = 60.0
 _APART_S = 0.5
+# Agents tell one a second at most.
+_HELD_MOST = 200
 # The brake counts the attempts that failed within an hour (act/brake.py).
 HOUR_S = 3600.0
 _FAILED_MOST = 1000
@@ -29,11 +33,15 @@ def added(tally: Tally, event: Mapping[str, Any]) -> Tally:
 
 
 def total(events: Iterable[Mapping[str, Any]]) -> Tally:
-    """The tally of all these."""
-    tally = Tally()
+    """The tally of all these. A long job has millions of steps: of those between two other events only the last ones matter."""
+    tally, held = Tally(), deque[Mapping[str, Any]](maxlen=_HELD_MOST)
     for event in events:
-        tally = added(tally, event)
-    return tally
+        if event.get("kind") == "progress":
+            held.append(event)
+            continue
+        tally = added(reduce(added, held, tally), event)
+        held.clear()
+    return reduce(added, held, tally)
 
 
 def steps_per_s(tally: Tally, now_unix_s: float) -> float | None:
