@@ -71,6 +71,7 @@ def full():
     )
     paused = {"since_unix_s": NOW - 60, "by": "jo", "why": "switch"}
     trouble = {"incident": INCIDENT, "paused": paused, "answer_with": "rankpatrol act 1 --yes", "checkpoints": CHECKPOINTS}
+    trouble["nodes"] = [{"node": "n1", "heard_ago_s": 70.0, "problem": "cut off"}, {"node": "n2", "heard_ago_s": None}]
     return reading(EVENTS, goodput, **trouble, checkpoints_wanted=True), reading(EVENTS, job="other", ended="stopped")
 
 

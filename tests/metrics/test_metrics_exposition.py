@@ -118,6 +118,13 @@ def test_many_nodes_are_told_side_by_side():
     assert value(found, "rank_steps", rank="8", node="n9") == 40
 
 
+def test_a_node_that_has_fallen_silent_is_told_and_one_that_was_never_heard_is_not_known():
+    found = samples(full()[0])
+    assert {dict(labels)["node"]: seconds for (name, labels), seconds in found.items() if name == "rankpatrol_node_silent_seconds"} == {
+        "n1": 70
+    }
+
+
 def test_a_reading_can_be_sent_to_whoever_serves_many():
     for each in full():
         for encode, decode in ((msgspec.json.encode, msgspec.json.decode), (msgspec.msgpack.encode, msgspec.msgpack.decode)):

@@ -71,6 +71,13 @@ class PauseNow(Record, frozen=True, kw_only=True):
     since_unix_s: float
 
 
+class NodeNow(Record, frozen=True, kw_only=True):
+    """Another node of the job, and how long ago the agent that judges heard of it; None where it never did."""
+
+    node: str
+    heard_ago_s: float | None = None
+
+
 class AgentNow(Record, frozen=True, kw_only=True):
     """The agent itself: what it has used so far, with the tools that it ran, and what it could not yet carry to the job directory."""
 
@@ -95,6 +102,7 @@ class JobNow(Record, frozen=True, kw_only=True):
     step: Count | None = None
     phase: str | None = None
     ranks: tuple[RankNow, ...] = ()
+    nodes: tuple[NodeNow, ...] = ()
     incident: IncidentNow | None = None
     asides: tuple[IncidentNow, ...] = ()
     paused: PauseNow | None = None

@@ -97,6 +97,12 @@ def _ended(reading: Reading) -> Points:
         yield Point(1, (reading.now.ended.split(" ")[0],))
 
 
+def _silence(reading: Reading) -> Points:
+    for other in () if reading.now.ended is not None else reading.now.nodes:
+        if other.heard_ago_s is not None:
+            yield Point(other.heard_ago_s, (), other.node)
+
+
 def _open(reading: Reading) -> tuple[IncidentNow, ...]:
     standing = () if reading.now.ended is not None else (reading.now.incident, *reading.now.asides)
     return tuple(each for each in standing if each is not None and each.is_open())
@@ -212,6 +218,7 @@ _RANKS = (
     Metric("rank_steps", "gauge", "The step that the rank's log named last.", _of_ranks(lambda rank: rank.step), ("rank",)),
     Metric("rank_suspect", "gauge", "1: an open incident names this rank.", _suspects, ("rank",)),
 )
+_NODES = (Metric("node_silent_seconds", "gauge", "For how long the agent that judges has not heard of another node of the job.", _silence),)
 _INCIDENTS = (
     Metric("incidents_open", "gauge", "Open incidents.", _incidents_open, ("verdict", "cause", "certainty", "stage")),
     Metric("incident_onset_timestamp_seconds", "gauge", "When the oldest open incident began.", _onset),
@@ -274,5 +281,5 @@ _AGENT = (
         _of_agent(lambda agent: agent.backlog_records),
     ),
 )
-METRICS = (*_JOB, *_RANKS, *_INCIDENTS, *_CHECKPOINTS, *_GOODPUT, *_AGENT)
+METRICS = (*_JOB, *_RANKS, *_NODES, *_INCIDENTS, *_CHECKPOINTS, *_GOODPUT, *_AGENT)
 PREFIX = "rankpatrol_"
