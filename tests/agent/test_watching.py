@@ -119,7 +119,6 @@ def test_a_watch_serves_metrics_as_long_as_it_watches(tmp_path):
             stack.callback(watch.kill)
             told = iter(watch.stderr.readline, "")
             url = next(line for line in told if "metrics: http" in line).split("metrics: ")[1].strip()
-            assert any("watching 2 ranks, attempt 0" in line for line in told)
             until = time.monotonic() + 20
             while b'policy="observe"' not in urllib.request.urlopen(url, timeout=10).read():
                 assert time.monotonic() < until  # there is nothing before the first round
