@@ -32,6 +32,10 @@ class JsonLines:
         self._path = path
         self._unwritten: deque[bytes] = deque(maxlen=_UNWRITTEN_MOST)
 
+    def unwritten(self) -> int:
+        """How many lines the file has not taken yet."""
+        return len(self._unwritten)
+
     def append(self, record: Any) -> bool:
         """True when this line and all before it are in the file."""
         return self.append_lines(msgspec.json.encode(record) + b"\n")
@@ -73,10 +77,14 @@ class Journal:
         self._clock, self._courier = clock, courier
         self._events = [JsonLines(folder / "events.jsonl") for folder in (spool, job_dir)]
         self._incidents = [JsonLines(folder / "incidents.jsonl") for folder in (spool, job_dir)]
+        self.listeners: list[Callable[[dict[str, Any]], None]] = []
 
     def tell(self, kind: str, attempt: int, **fields: Any) -> None:
         """Write one event of CONTRACT's kinds."""
-        self._write(self._events, {"at_unix_s": round(self._clock.unix_s(), 3), "kind": kind, "attempt": attempt, **fields})
+        event = {"at_unix_s": round(self._clock.unix_s(), 3), "kind": kind, "attempt": attempt, **fields}
+        self._write(self._events, event)
+        for listener in self.listeners:
+            listener(event)
 
     def record(self, event: IncidentEvent) -> None:
         """Keep an incident's event for replay."""
@@ -86,6 +94,10 @@ class Journal:
         """Carry what an earlier agent had written to the spool and was killed before it could carry."""
         for spooled, shared in (self._events, self._incidents):
             self._courier.send(functools.partial(shared.catch_up, spooled))
+
+    def backlog(self) -> int:
+        """How many records the job directory has not taken yet."""
+        return self._courier.waiting() + sum(lines.unwritten() for lines in (self._events[1], self._incidents[1]))
 
     def _write(self, places: list[JsonLines], record: Any) -> None:
         spooled, shared = places

@@ -63,7 +63,7 @@ def test_evidence_that_cannot_be_sealed_stops_nothing(tmp_path):
     asides = asides_in(tmp_path, Refusing())
     asides.tell(0, 1.8e9, SLOW)
     asides.close("ended")
-    assert kinds(tmp_path) == ["verdict", "incident_closed"]
+    assert kinds(tmp_path) == ["verdict", "seal_failed", "incident_closed"]
 
 
 def test_a_slow_job_and_a_hang_have_numbers_of_their_own_and_the_hang_is_acted_upon(tmp_path):

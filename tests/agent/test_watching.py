@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+import urllib.request
 from contextlib import ExitStack, contextmanager
 
 import pytest
@@ -104,6 +106,27 @@ def test_a_watch_ends_with_its_job_and_leaves_a_job_directory(tmp_path):
     kinds = [json.loads(line)["kind"] for line in (tmp_path / "job" / "events.jsonl").read_text().splitlines()]
     assert kinds[0] == "job_started"
     assert kinds[-1] == "job_ended"
+
+
+@pytest.mark.timeout(60)
+def test_a_watch_serves_metrics_as_long_as_it_watches(tmp_path):
+    folder = tmp_path / "textfiles"
+    folder.mkdir()
+    options = ("--metrics", "127.0.0.1:0", "--metrics-textfile", str(folder), "--job-dir", str(tmp_path / "job"))
+    with ranks(WORKS, WORKS) as (zero, _):
+        words = [sys.executable, "-m", "rankpatrol", "watch", "--pid", str(zero.pid), *options]
+        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as watch, ExitStack() as stack:
+            stack.callback(watch.kill)
+            told = iter(watch.stderr.readline, "")
+            url = next(line for line in told if "metrics: http" in line).split("metrics: ")[1].strip()
+            until = time.monotonic() + 20
+            while b'policy="observe"' not in urllib.request.urlopen(url, timeout=10).read():
+                assert time.monotonic() < until  # there is nothing before the first round
+                time.sleep(0.1)
+            watch.send_signal(signal.SIGINT)
+            watch.communicate()
+            assert watch.returncode == 0
+    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,8 @@ def _judge(spec: JobSpec, run_dir: RunDir, voice: Voice, stop: threading.Event, 
     told = {kind: {event["attempt"] for event in events if event["kind"] == kind} for kind in ("attempt_started", "attempt_ended")}
     agent.adopt(told["attempt_started"], told["attempt_ended"])
     _patrol(agent, voice, stop)
+    if stop.is_set():
+        agent.leave()
 
 
 def _host(spec: JobSpec, cluster: Cluster, run_dir: RunDir, voice: Voice, stop: threading.Event) -> None:

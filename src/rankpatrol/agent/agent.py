@@ -11,6 +11,7 @@ from rankpatrol.agent.crash_watch import look_at_crash
 from rankpatrol.agent.desk import IncidentDesk
 from rankpatrol.agent.eyes import Eyes, all_joined
 from rankpatrol.agent.looking import forbidden, look_closely
+from rankpatrol.agent.metrics_post import agent_now, post_of
 from rankpatrol.agent.nodes.others import Alone, Others
 from rankpatrol.agent.orphan_watch import OrphanWatch
 from rankpatrol.agent.pace_watch import PaceWatch
@@ -72,11 +73,13 @@ class Agent:
         )
         self._recorder = recorder_of(spec, run_dir, self._teller.courier, clock, voice)
         self._recorder.begin(self._policy, self._judge_state)
+        self._metrics = post_of(spec, self._teller, clock)
         self._asides = Asides(self._teller.journal, self._recovery, self.desk.next_number, clock)
         self._pace = PaceWatch(self._eyes, self._asides, clock)
 
     def adopt(self, begun: set[int], ended: set[int]) -> None:
         """Go on where an earlier agent stopped: what it has told is not told again, and the judge starts to look afresh."""
+        self._metrics.adopt(read_events(self._run_dir.spool))
         self._teller.journal.catch_up()
         self._teller.begun, self._teller.ended = begun, ended
         open_attempts = sorted(begun - ended)
@@ -110,6 +113,7 @@ class Agent:
         attempt = self._eyes.attempt
         if attempt is None or attempt.number in self._teller.ended:
             self._mind_people()
+            self._metrics.publish(self._state())
             return "waiting for ranks"
         if attempt.over():
             self._end_attempt(attempt)
@@ -140,6 +144,10 @@ class Agent:
         now_s = self._clock.mono_s()
         self._launcher_gone_at_s = self._launcher_gone_at_s or now_s
         return not self._others.over() and now_s - self._launcher_gone_at_s < _LAST_WORDS_S
+
+    def leave(self) -> None:
+        """The job goes on without us: somebody has told us to go."""
+        self._metrics.leave()
 
     def _mind_people(self) -> None:
         """What people have said since the last round: a pause, its end, an answer to the open question."""
@@ -299,17 +307,26 @@ class Agent:
         self._recorder.flush()
         self._teller.job_ends(self._eyes.attempt.number if self._eyes.attempt else 0, exit_code, reason)
         self._write_state(ended=reason)
+        self._metrics.farewell()
         if not self._teller.courier.delivered(CARRY_S):
             self._run_dir.write("undelivered.json", Released(at_unix_s=self._clock.unix_s()))
             self._teller.voice.say(f"the job directory does not answer: its records stay in {self._run_dir.spool}", "alert")
         self._teller.farewell(exit_code, reason)
 
-    def _write_state(self, ended: str | None = None) -> None:
+    def _state(self, ended: str | None = None) -> bytes:
         view = JobView(self._spec, self._eyes, self._judge_state, self.desk.state, self._recovery.checkpoints.latest(), ended)
         view = view._replace(
             pause=self._recovery.switches.latest(), question=self._question(), asides=self._asides.open(), nodes=self._others.lines()
         )
-        content = state_of(view, self._clock)
+        attempt = self._eyes.attempt
+        runs = attempt is not None and attempt.number not in self._teller.ended
+        return state_of(
+            view._replace(phase=self._teller.phase_now if runs else None, agent=agent_now(self._spec, self._teller)), self._clock
+        )
+
+    def _write_state(self, ended: str | None = None) -> None:
+        content = self._state(ended)
+        self._metrics.publish(content)
         path = Path(self._spec.job_dir) / "state.json"
         self._teller.courier.send(lambda: write_atomic(path, content), instead_of="state.json")
 

@@ -88,6 +88,7 @@ class Asides:
         try:
             path = self._hands.seal(state, fresh=True, spare=False)
         except PatrolError as problem:
+            self._ledger.tell("seal_failed", state.attempt, incident=state.incident, why=str(problem))
             self._hands.announce(f"the evidence could not be sealed: {problem}. {problem.help}", "alert")
             return
         seconds = round(self._clock.mono_s() - began_s, 2)

@@ -257,6 +257,7 @@ class IncidentDesk:
         try:
             path = self._hands.seal(state, fresh=fresh, spare=state.seals_failed > 0)
         except PatrolError as problem:
+            self._journal.tell("seal_failed", state.attempt, incident=state.incident, why=str(problem))
             self._hands.announce(f"the evidence could not be sealed: {problem}. {problem.help}", "alert")
             return SealFailed(why=str(problem))
         seconds = round(self._clock.mono_s() - began_s, 2)

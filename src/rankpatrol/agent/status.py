@@ -11,9 +11,10 @@ from rankpatrol.checkpoints.report import Selection
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import ProcessGroup
 from rankpatrol.incident.records import IncidentState
-from rankpatrol.judge.records import JudgeState
+from rankpatrol.judge.records import JudgeState, RankActivity
 from rankpatrol.launch.pauses import Pause
 from rankpatrol.launch.rundir import JobSpec
+from rankpatrol.metrics.records import AgentNow
 from rankpatrol.system.clock import Clock
 
 
@@ -30,6 +31,8 @@ class JobView(NamedTuple):
     question: str | None = None
     asides: tuple[IncidentState, ...] = ()
     nodes: tuple[NodeLine, ...] = ()
+    phase: str | None = None
+    agent: AgentNow | None = None
 
 
 def state_of(view: JobView, clock: Clock) -> bytes:
@@ -41,10 +44,12 @@ def state_of(view: JobView, clock: Clock) -> bytes:
         "command": view.spec.command,
         "policy": view.spec.policy,
         "patience_s": view.spec.patience_s,
+        "started_unix_s": round(view.spec.started_unix_s, 3),
         "ended": view.ended,
         "attempt": attempt.number if attempt else None,
         "world_size": attempt.world_size() if attempt else None,
         "step": view.eyes.best_step(),
+        "phase": view.phase,
         "ranks": _ranks(view, clock),
         "groups": _groups(view.eyes.groups()),
         "incident": view.incident,
@@ -52,7 +57,9 @@ def state_of(view: JobView, clock: Clock) -> bytes:
         "answer_with": view.question,
         "asides": view.asides,
         "nodes": view.nodes,
+        "checkpoints_wanted": view.spec.checkpoints is not None,
         "checkpoints": view.checkpoints,
+        "agent": view.agent,
     }
     return msgspec.json.format(msgspec.json.encode(state))
 
@@ -88,7 +95,19 @@ def _ranks(view: JobView, clock: Clock) -> list[dict[str, object]]:
                 "exit_status": ended.exit_status if ended else None,
                 "still_for_s": still_s,
                 "step": seen.activity.step if seen else None,
+                "state": _state(seen.activity if seen else None, ended.exit_status if ended else None),
+                "phase": seen.activity.phase if seen and not ended else None,
                 "at": looked.get(place.rank),
             }
         )
     return rows
+
+
+def _state(seen: RankActivity | None, exit_status: int | None) -> str | None:
+    """In one word what a rank is; `gone` where nobody has told how it ended, None where it is hidden from us."""
+    if exit_status is not None:
+        return "ended" if exit_status == 0 else "failed"
+    if seen is None:
+        return None
+    words = ((seen.ended, "gone"), (seen.traced, "traced"), (seen.stopped, "stopped"), (seen.joined, "training"))
+    return next((word for holds, word in words if holds), "starting")

@@ -31,6 +31,7 @@ _COMMANDS = {
     "affinity": ("rankpatrol.cli.affinity", "affinity"),
     "bind": ("rankpatrol.cli.bind", "bind"),
     "goodput": ("rankpatrol.cli.goodput", "goodput"),
+    "metrics": ("rankpatrol.cli.metrics", "metrics"),
     "replay": ("rankpatrol.cli.replay", "replay"),
     "lemons": ("rankpatrol.cli.lemons", "lemons"),
     "agent": ("rankpatrol.cli.agent", "agent"),

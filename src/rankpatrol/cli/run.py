@@ -20,7 +20,7 @@ from rankpatrol.launch.rundir import Cluster, JobSpec, RunDir
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--job-dir", type=click.Path(path_type=Path), help="Where events, logs and evidence go.  [default: JOBS-DIR/NAME-UTC]")
-@setting_options("policy", "patience", "checkpoints", "max-restarts", "probe", "bind", "jobs-dir")
+@setting_options("policy", "patience", "checkpoints", "max-restarts", "probe", "bind", "jobs-dir", "metrics", "metrics-textfile")
 @config_option
 @click.option("--run-id", help="One name for the run on all nodes of a job; the job directory is called after it.")
 @click.option(
@@ -75,6 +75,8 @@ def run(
         bind=settings["bind"],
         record=record,
         cluster=part,
+        metrics=settings["metrics"],
+        metrics_textfile=str(settings["metrics_textfile"].absolute()) if settings["metrics_textfile"] else None,
     )
     run_dir = RunDir.create()
     click.echo(f"rankpatrol: job directory {folder}", err=True)

@@ -237,6 +237,8 @@ def _say_event(event: Told) -> str:
             return f"action {event.what} ({event.target}): {outcome}"
         case "bundle_sealed":
             return "evidence sealed" if event.seconds is None else f"evidence sealed in {event.seconds} s"
+        case "seal_failed":
+            return f"the evidence could not be sealed: {event.why}"
         case "question":
             return f"asked: {event.what}? To have it done: {event.command}"
         case "action_held":

@@ -3,8 +3,9 @@
 import re
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -15,7 +16,9 @@ from rankpatrol.agent.once import Glimpse, glimpse
 from rankpatrol.agent.watching import Wanted, Watching, look_around
 from rankpatrol.cli.elsewhere import go_to_job
 from rankpatrol.cli.screen import shown
+from rankpatrol.cli.settings import setting_options
 from rankpatrol.cli.words import say
+from rankpatrol.config.resolve import Sources, resolve, values
 from rankpatrol.config.settings import PATIENCE
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.discover.records import FoundJob, Survey
@@ -39,6 +42,7 @@ _CODES = {"healthy": ExitCode.OK, "benign_wait": ExitCode.OK, "undetermined": Ex
 @click.option("--patience", default="180s", show_default=True, help="How long nothing may work before it is a hang.")
 @click.option("--record", is_flag=True, help="Keep what the judge saw, for `rankpatrol replay`: recording.jsonl in the job directory.")
 @click.option("--job-dir", type=click.Path(path_type=Path), help="Where events and evidence go.  [default: rankpatrol-runs/watch-NAME-UTC]")
+@setting_options("metrics", "metrics-textfile")
 def watch(
     pid: int | None,
     job: str | None,
@@ -49,6 +53,7 @@ def watch(
     patience: str,
     record: bool,
     job_dir: Path | None,
+    **given: Any,
 ) -> int:
     """Patrol jobs that already run: no restart, no probe, nothing touched.
 
@@ -66,23 +71,26 @@ def watch(
     wanted = Wanted(pid=pid, job=job)
     jobs, found = look_around(wanted)
     if job is not None and not jobs:
-        go_to_job(job, lambda local_id: _words(local_id, patience, job_dir, once=once, as_json=as_json))
+        flags = [flag for flag, wanted in (("--once", once), ("--json", as_json)) if wanted]
+        more = [word for name, value in given.items() if value is not None for word in (f"--{name.replace('_', '-')}", str(value))]
+        go_to_job(job, lambda local_id: _words(local_id, patience, job_dir, [*flags, *more]))
     _check(jobs, found, wanted)
     if once:
         return _once(jobs, found, as_json=as_json)
+    settings = values(resolve(Sources.here(), {name.replace("_", "-"): value for name, value in given.items()}))
+    textfile = str(settings["metrics_textfile"].absolute()) if settings["metrics_textfile"] else None
 
     def spec_of(each: FoundJob) -> JobSpec:
         spec = _spec(each, policy, patience_s, job_dir if not everything else None)
-        return msgspec.structs.replace(spec, record=record)
+        return msgspec.structs.replace(spec, record=record, metrics=settings["metrics"], metrics_textfile=textfile)
 
     return _follow(wanted, jobs, spec_of)
 
 
-def _words(job: str, patience: str, job_dir: Path | None, *, once: bool, as_json: bool) -> list[str]:
+def _words(job: str, patience: str, job_dir: Path | None, options: Sequence[str]) -> list[str]:
     """The same command, for the nodes of the job."""
     place = [] if job_dir is None else ["--job-dir", str(job_dir.absolute())]
-    flags = [flag for flag, wanted in (("--once", once), ("--json", as_json)) if wanted]
-    return ["watch", "--job", job, "--patience", patience, *place, *flags]
+    return ["watch", "--job", job, "--patience", patience, *place, *options]
 
 
 def _check(jobs: tuple[FoundJob, ...], found: Survey, wanted: Wanted) -> None:

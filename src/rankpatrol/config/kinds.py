@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from rankpatrol.core.durations import parse_duration_s
 from rankpatrol.core.errors import UsageProblem
 from rankpatrol.core.records import Record
+from rankpatrol.metrics.address import Address
 
 
 class Kind(Protocol):
@@ -87,6 +88,21 @@ class Folder(Record, frozen=True):
 
     def to_toml(self, value: Path) -> str:
         return _quoted(str(value))
+
+
+class Listening(Record, frozen=True):
+    """An address and a port to listen on; kept as it was written."""
+
+    words: str = "ADDR:PORT"
+
+    def from_text(self, text: str) -> str:
+        return str(Address.parse(text))
+
+    def from_toml(self, value: Any) -> str:
+        return self.from_text(_text(value, 'an address and a port, in quotes: "127.0.0.1:9464"'))
+
+    def to_toml(self, value: str) -> str:
+        return _quoted(value)
 
 
 class Count(Record, frozen=True):

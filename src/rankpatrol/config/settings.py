@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from rankpatrol.config.kinds import Choice, Count, Duration, Flag, Folder, Kind
+from rankpatrol.config.kinds import Choice, Count, Duration, Flag, Folder, Kind, Listening
 from rankpatrol.core.records import Record
 
 
@@ -69,5 +69,19 @@ SETTINGS = (
     ),
     Setting("bind", Flag(), default=True, help="Bind each rank to the CPUs and memory of its GPU's NUMA node."),
     Setting("jobs-dir", Folder(), Path("rankpatrol-runs"), "Where job directories are made, and where status and why look for the newest."),
+    Setting(
+        "metrics",
+        Listening(),
+        None,
+        "Where the agent serves metrics for Prometheus, to anybody who can reach it: name a network of your own.",
+        "not served",
+    ),
+    Setting(
+        "metrics-textfile",
+        Folder(),
+        None,
+        "The folder of node_exporter's textfile collector: each job's metrics are written there every 15 s.",
+        "not written",
+    ),
 )
 BY_NAME = {setting.name: setting for setting in SETTINGS}

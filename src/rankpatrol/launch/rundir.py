@@ -56,7 +56,10 @@ class Cluster(Record, frozen=True, kw_only=True):
 
 
 class JobSpec(Record, frozen=True, kw_only=True):
-    """What `rankpatrol run` was asked to do, or (`attached`) `rankpatrol watch` of a job that runs already. `job_dir` is absolute."""
+    """What `rankpatrol run` was asked to do, or (`attached`) `rankpatrol watch` of a job that runs already. `job_dir` is absolute.
+
+    `metrics`: where to serve them (ADDR:PORT); `metrics_textfile`: the folder to write them into, absolute.
+    """
 
     job: str
     job_dir: str
@@ -70,6 +73,8 @@ class JobSpec(Record, frozen=True, kw_only=True):
     bind: bool = True
     record: bool = False
     cluster: Cluster | None = None
+    metrics: str | None = None
+    metrics_textfile: str | None = None
 
 
 class RankPlace(Record, frozen=True, kw_only=True):

@@ -86,6 +86,10 @@ class Courier:
             self._waiting.append((instead_of, deed))
             self._change.notify_all()
 
+    def waiting(self) -> int:
+        """How many things have not been carried yet, with the one that is under way."""
+        return len(self._waiting) + self._at_work
+
     def delivered(self, deadline_s: float) -> bool:
         """True once all that was sent is done; False when the deadline passes first."""
         with self._change:
