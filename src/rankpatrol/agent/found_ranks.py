@@ -1,6 +1,5 @@
 """Finds the ranks in a tree of processes that nobody registered, by what their launchers told them."""
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +9,7 @@ from rankpatrol.collect.ranks import RankRecord
 from rankpatrol.core.errors import BadInput, NoPermission
 from rankpatrol.core.records import ProcessId, Record
 from rankpatrol.launch.rundir import SHIM_FOLDER
+from rankpatrol.launch.shim.naming import node_name
 from rankpatrol.launch.shim.placing import LAUNCHERS, TORCHRUN, Place, place_of
 from rankpatrol.launch.shim.rank_environment import environment_of
 from rankpatrol.system.process import identify, is_hidden
@@ -87,7 +87,7 @@ def _record(found: _Found, rank: int, local_rank: int) -> RankRecord | None:
     if process is None:
         return None
     log_path = _output_of(process)
-    node = os.uname().nodename
+    node = node_name()
     return RankRecord(rank=rank, local_rank=local_rank, node=node, shim_pid=found.shim, process=process, log_path=log_path)
 
 

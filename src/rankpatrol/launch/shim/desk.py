@@ -9,6 +9,7 @@ import time
 from typing import Any, Dict, Optional
 
 from rankpatrol.launch.shim.kernel import start_ticks
+from rankpatrol.launch.shim.naming import node_name
 from rankpatrol.launch.shim.output import say
 from rankpatrol.launch.shim.placing import TOGETHER, Place
 
@@ -130,7 +131,8 @@ class Desk:
             "rank": self.rank,
             "local_rank": self._place.local_rank,
             "world_size": self._place.world_size,
-            "node": os.uname().nodename,
+            "node": node_name(),
+            "host": os.uname().nodename,
             "shim_pid": os.getpid(),
             "shim_start_ticks": start_ticks(os.getpid()),
             "pid": pid,
@@ -162,7 +164,8 @@ class Desk:
 
         The agent verifies and answers; when it is silent for `wait_s`, the newest checkpoint it had verified stands.
         """
-        if self.attempt == 0 or not (self.spec or {}).get("checkpoints"):
+        spec = self.spec or {}
+        if (self.attempt == 0 and not spec.get("resumes")) or not spec.get("checkpoints"):
             return ""
         path = os.path.join(self.run_dir, "resume", f"{self.attempt}.json")
         until = time.monotonic() + wait_s
