@@ -42,7 +42,7 @@ class Job(Record, frozen=True):
     run_dir: RunDir
     job_dir: Path
 
-    def write(self, *, checkpoints: str | None = None) -> None:
+    def write(self, *, checkpoints: str | None = None, resumes: bool = False) -> None:
         self.run_dir.write(
             "job.json",
             JobSpec(
@@ -52,6 +52,7 @@ class Job(Record, frozen=True):
                 policy="recover",
                 patience_s=180,
                 checkpoints=checkpoints,
+                resumes=resumes,
                 started_unix_s=0.0,
             ),
         )

@@ -164,6 +164,12 @@ def test_the_first_attempt_starts_from_nothing(job: Job) -> None:
     assert environment["RANKPATROL_RESUME_FROM"] == ""
 
 
+def test_the_first_attempt_of_a_job_that_was_queued_again_resumes_too(job: Job) -> None:
+    job.write(checkpoints="/checkpoints", resumes=True)
+    assert job.run_dir.write_first("resume/0.json", ResumePoint(checkpoint="/checkpoints/step20", step=20, by="agent"))
+    assert told(job, "-c", TELL, "{checkpoint}")[0] == ["-c", "/checkpoints/step20"]
+
+
 def test_a_later_attempt_resumes_from_the_first_word_that_was_written(job: Job) -> None:
     job.write(checkpoints="/checkpoints")
     assert job.run_dir.write_first("resume/1.json", ResumePoint(checkpoint="/checkpoints/step ä 20", step=20, by="agent"))

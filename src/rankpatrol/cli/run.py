@@ -13,7 +13,7 @@ from rankpatrol.agent.voice import release_terminal
 from rankpatrol.cli.settings import config_option, setting_options
 from rankpatrol.config.resolve import Sources, resolve, strangers, values
 from rankpatrol.core.errors import BadInput, NoPermission, UsageProblem
-from rankpatrol.launch.nodes import Given, node_part, plain_name
+from rankpatrol.launch.nodes import Given, node_part, plain_name, restarts_in_place
 from rankpatrol.launch.parent import check_command, launch_environment, make_job_dir, run_job
 from rankpatrol.launch.rundir import Cluster, JobSpec, RunDir
 
@@ -40,7 +40,7 @@ def run(
     """Start CMD (torchrun …, or any other command) under patrol, and end with its exit code.
 
     CMD's words are passed on as they are, but for {checkpoint}: each attempt gets the checkpoint to resume from there, the first
-    one an empty word. The same path is in the environment as RANKPATROL_RESUME_FROM.
+    one an empty word, unless Slurm has queued the job again. The same path is in the environment as RANKPATROL_RESUME_FROM.
 
     \b
     rankpatrol run torchrun --nproc-per-node 4 train.py
@@ -63,6 +63,8 @@ def run(
         _check_checkpoints(checkpoints)
     part = node_part(words, os.environ, Given(run_id=run_id, exchange=exchange))
     folder = make_job_dir(job_dir or settings["jobs_dir"] / _folder_name(words, run_id, part), part)
+    run_dir = RunDir.create()
+    extra = launch_environment(run_dir, recover=settings["policy"] != "observe", max_restarts=settings["max_restarts"])
     spec = JobSpec(
         job=folder.name,
         job_dir=str(folder),
@@ -77,10 +79,10 @@ def run(
         cluster=part,
         metrics=settings["metrics"],
         metrics_textfile=str(settings["metrics_textfile"].absolute()) if settings["metrics_textfile"] else None,
+        resumes=os.environ.get("SLURM_RESTART_COUNT", "0") != "0",
+        restarts_in_place=restarts_in_place(words, {**os.environ, **extra}),
     )
-    run_dir = RunDir.create()
     click.echo(f"rankpatrol: job directory {folder}", err=True)
-    extra = launch_environment(run_dir, recover=spec.policy != "observe", max_restarts=settings["max_restarts"])
     try:
         return run_job(_without_placeholder(words), spec, extra, run_dir)
     finally:

@@ -10,7 +10,7 @@ from rankpatrol.core.records import Record
 from rankpatrol.launch.rundir import Cluster
 
 _TORCHRUN = re.compile(r"(?:^|/)torchrun[\d.]*$|^torch\.distributed\.(?:run|launch)$")
-_WANTED = {"nnodes": "1:1", "node-rank": "", "rdzv-endpoint": "", "rdzv-id": "", "master-addr": ""}
+_WANTED = {"nnodes": "1:1", "node-rank": "", "rdzv-endpoint": "", "rdzv-id": "", "master-addr": "", "max-restarts": "0"}
 _NO_WORD = frozenset({"", "none"})
 _NO_NAME = (
     "All nodes must call this run by one name, and see one job directory. Add the same --run-id ID on every node: "
@@ -65,6 +65,13 @@ def torchrun_options(command: Sequence[str], environment: Mapping[str, str]) -> 
     return found
 
 
+def restarts_in_place(command: Sequence[str], environment: Mapping[str, str]) -> int | None:
+    """How often torchrun will start a node's ranks again, by its option or what `run` lends it; None where that is not known."""
+    options = torchrun_options(command, environment)
+    number = options["max-restarts"] if options is not None else ""
+    return int(number) if number.isdecimal() and len(number) < 7 else None
+
+
 # torchrun's options that take no value (torch.distributed.run, 2.13): all others take one.
 _WITHOUT_VALUE = frozenset(
     {"standalone", "no-python", "run-path", "m", "module", "signals-to-handle-none", "virtual-local-rank", "help", "h"}
@@ -78,7 +85,12 @@ def _most(nnodes: str) -> int:
 
 
 def _slurm(environment: Mapping[str, str]) -> dict[str, str] | None:
-    """Our place in a step of several nodes with one task each: srun's own words (srun(1), OUTPUT ENVIRONMENT VARIABLES)."""
+    """Our place in a step of several nodes with one task each: srun's own words (srun(1), OUTPUT ENVIRONMENT VARIABLES).
+
+    None in a heterogeneous job: each of its components counts its own nodes from 0, so that several would be first.
+    """
+    if environment.get("SLURM_HET_SIZE", "1") != "1":
+        return None
     nodes = environment.get("SLURM_STEP_NUM_NODES", "1")
     step, node = environment.get("SLURM_STEP_ID", ""), environment.get("SLURM_NODEID", "")
     if not (step.isdigit() and node.isdigit() and nodes.isdigit() and int(nodes) > 1):
