@@ -24,7 +24,7 @@ def diagnose(history: tuple[Snapshot, ...]) -> Diagnosis:
     if not history:
         raise ValueError("nothing was seen")
     scene = Scene(history)
-    return placed(diagnose_scene(scene, REGISTRY, diagnose_desync), scene)
+    return placed(diagnose_scene(scene, REGISTRY, diagnose_desync), scene.now.ranks)
 
 
 def diagnose_scene(scene: Scene, registry: Registry, untie: Callable[[Scene], Diagnosis | None]) -> Diagnosis:
