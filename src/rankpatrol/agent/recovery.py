@@ -154,7 +154,7 @@ class Recovery:
 
     def _describe(self) -> dict[str, object]:
         """With Slurm's own word where we are a part of its job, and it answers in time."""
-        slurm = {} if self._slurm is None else within({"slurm": self._slurm.describe}, _SLURM_S)
+        slurm = {} if self._slurm is None else within(self._slurm.facts(), _SLURM_S)
         return {**self.scheduler.describe(), **slurm}
 
     def look_again(self) -> Diagnosis:

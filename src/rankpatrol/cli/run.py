@@ -13,7 +13,7 @@ from rankpatrol.agent.voice import release_terminal
 from rankpatrol.cli.settings import config_option, setting_options
 from rankpatrol.config.resolve import Sources, resolve, strangers, values
 from rankpatrol.core.errors import BadInput, NoPermission, UsageProblem
-from rankpatrol.launch.nodes import Given, node_part, plain_name, restarts_in_place
+from rankpatrol.launch.nodes import Given, node_part, plain_name, restarts_in_place, was_restarted
 from rankpatrol.launch.parent import check_command, launch_environment, make_job_dir, run_job
 from rankpatrol.launch.rundir import Cluster, JobSpec, RunDir
 
@@ -79,7 +79,7 @@ def run(
         cluster=part,
         metrics=settings["metrics"],
         metrics_textfile=str(settings["metrics_textfile"].absolute()) if settings["metrics_textfile"] else None,
-        resumes=os.environ.get("SLURM_RESTART_COUNT", "0") != "0",
+        resumes=was_restarted(os.environ),
         restarts_in_place=restarts_in_place(words, {**os.environ, **extra}),
     )
     click.echo(f"rankpatrol: job directory {folder}", err=True)

@@ -11,6 +11,7 @@ from rankpatrol.launch.rundir import Cluster
 
 _TORCHRUN = re.compile(r"(?:^|/)torchrun[\d.]*$|^torch\.distributed\.(?:run|launch)$")
 _WANTED = {"nnodes": "1:1", "node-rank": "", "rdzv-endpoint": "", "rdzv-id": "", "master-addr": "", "max-restarts": "0"}
+_NOT_AGAIN = frozenset({"", "0"})
 _NO_WORD = frozenset({"", "none"})
 _NO_NAME = (
     "All nodes must call this run by one name, and see one job directory. Add the same --run-id ID on every node: "
@@ -63,6 +64,11 @@ def torchrun_options(command: Sequence[str], environment: Mapping[str, str]) -> 
         if name in found:
             found[name] = value
     return found
+
+
+def was_restarted(environment: Mapping[str, str]) -> bool:
+    """True where Slurm has queued this job again: SLURM_RESTART_COUNT is not set before (sbatch(1))."""
+    return environment.get("SLURM_RESTART_COUNT", "0") not in _NOT_AGAIN
 
 
 def restarts_in_place(command: Sequence[str], environment: Mapping[str, str]) -> int | None:

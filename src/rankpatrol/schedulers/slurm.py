@@ -9,6 +9,7 @@ from rankpatrol.core.records import Missing, Record
 from rankpatrol.schedulers.port import Avoid, changed
 from rankpatrol.schedulers.slurm_client import SlurmClient, SlurmSilent
 from rankpatrol.schedulers.slurm_pids import processes_of
+from rankpatrol.schedulers.slurm_text import PastAttempt
 from rankpatrol.schedulers.slurm_words import checked_job, checked_node, is_job_id
 from rankpatrol.system.clock import Clock
 
@@ -44,6 +45,11 @@ class SlurmJobs:
             return seen
         avoided = self._client.avoided(job)
         return replace(seen, steps=self._client.steps(job), avoided=() if isinstance(avoided, Missing) else avoided)
+
+    def earlier(self, job: str) -> tuple[PastAttempt, ...] | Missing:
+        """Its runs that are over, each with its end and its nodes, by Slurm's accounting."""
+        told = self._client.attempts(job)
+        return told if isinstance(told, Missing) else tuple(run for run in told if run.ended_unix_s is not None)
 
     def processes(self, job: str) -> tuple[JobProcess, ...] | Missing:
         """Those on this node."""
