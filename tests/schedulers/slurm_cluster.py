@@ -27,9 +27,15 @@ def why_not() -> str | None:
 
 
 class Cluster:
-    """One cluster. `track`: cgroup, or linuxproc, which loses sight of re-parented processes as real sites with it do."""
+    """One cluster. `track`: cgroup, or linuxproc, which loses sight of re-parented processes as real sites with it do.
 
-    def __init__(self, base: Path, *, nodes: int = 4, track: str = "cgroup", kill_wait_s: int = 3, hosts: bool = False) -> None:
+    `settings`: further lines of slurm.conf, in which {base} is the cluster's own folder.
+    """
+
+    def __init__(
+        self, base: Path, *, nodes: int = 4, track: str = "cgroup", kill_wait_s: int = 3, hosts: bool = False, settings: str = ""
+    ) -> None:
+        self.settings = settings.format(base=base)
         self.base, self.nodes, self.kill_wait_s, self.hosts = base, nodes, kill_wait_s, hosts
         self.track = track if Path("/sys/fs/cgroup/freezer").is_dir() else "linuxproc"
         self.started: dict[str, subprocess.Popen[bytes]] = {}
@@ -206,6 +212,7 @@ MinJobAge=300
 MailProg=/bin/true
 {nodes}{" CPUs=4 RealMemory=2000 State=UNKNOWN" if self.hosts else ""}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+{self.settings}
 """
         (self.base / "slurm.conf").write_text(settings)
         (self.base / "cgroup.conf").write_text(
