@@ -16,5 +16,10 @@ def test_elsewhere_it_bears_the_hosts() -> None:
     assert named_by({"SLURMD_NODENAME": "gpu-n3"}, "host-3.site", "") == "host-3.site"
 
 
+def test_so_it_does_in_each_component_of_a_heterogeneous_job() -> None:
+    second = STEP.replace("job_77", "job_78")
+    assert named_by({**SLURM, "SLURM_JOB_ID_HET_GROUP_1": "78"}, "host-3.site", second) == "gpu-n3"
+
+
 def test_variables_of_another_job_are_not_believed() -> None:
     assert named_by(SLURM, "host-3.site", STEP.replace("job_77", "job_78")) == "host-3.site"

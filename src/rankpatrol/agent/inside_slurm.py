@@ -40,8 +40,7 @@ class InsideSlurm:
         local_id = os.environ.get("SLURM_JOB_ID", "")
         if not local_id or not installed() or not is_inside(local_id):
             return None
-        array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
-        return cls(f"{array}_{task}" if array and task else local_id, local_id, spec, run_dir, clock)
+        return cls(_called(local_id), local_id, spec, run_dir, clock)
 
     @property
     def lease_folder(self) -> Path:
@@ -83,16 +82,28 @@ class InsideSlurm:
         return JobHands(scheduler=self._scheduler, checkpoint=newest_good, why_not=lease.why_not)
 
 
+def _called(local_id: str) -> str:
+    """Our job by the name under which Slurm knows it alone: of an array 8123_4, of a heterogeneous job's first component 8123+0."""
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    if array and task:
+        return f"{array}_{task}"
+    return f"{local_id}+0" if _components() > 1 else local_id
+
+
+def _components() -> int:
+    told = os.environ.get("SLURM_HET_SIZE", "")
+    return int(told) if told.isdecimal() else 1
+
+
 def _stopped(state: IncidentState, attempt: Attempt, seen: JobStatus, failed_of: str | None) -> Stopped:
     """A job of one node is on that node, whatever its ranks call it (a container may hide Slurm's name)."""
     culprits = state.diagnosis.culprit_ranks or ()
     nodes = {place.rank: seen.nodes[0] if len(seen.nodes) == 1 else place.node for place in attempt.places}
-    components = os.environ.get("SLURM_HET_SIZE", "")
     return Stopped(
         diagnosis=state.diagnosis,
         job=seen,
         seen=tuple(dict.fromkeys(nodes.values())),
         suspects=tuple(dict.fromkeys(nodes[rank] for rank in culprits if rank in nodes)),
         failed_of=failed_of,
-        components=int(components) if components.isdecimal() else 1,
+        components=_components(),
     )

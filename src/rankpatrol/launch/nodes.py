@@ -93,7 +93,7 @@ def _most(nnodes: str) -> int:
 def _slurm(environment: Mapping[str, str]) -> dict[str, str] | None:
     """Our place in a step of several nodes with one task each: srun's own words (srun(1), OUTPUT ENVIRONMENT VARIABLES).
 
-    None in a heterogeneous job: each of its components counts its own nodes from 0, so that several would be first.
+    None in a heterogeneous job: steps of two of its components may bear one number, and each counts its own nodes from 0.
     """
     if environment.get("SLURM_HET_SIZE", "1") != "1":
         return None

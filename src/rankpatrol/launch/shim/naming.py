@@ -17,7 +17,9 @@ def named_by(environment: Mapping[str, str], host: str, cgroups: str) -> str:
     if not job or not named:
         return host
     jobs = {part for line in cgroups.splitlines() if "/slurm" in line for part in line.split("/") if part.startswith("job_")}
-    return named if not jobs or f"job_{job}" in jobs else host
+    # The tasks of all components of a heterogeneous job bear its first one's id, and their cgroups each its own.
+    ours = {f"job_{number}" for name, number in environment.items() if name == "SLURM_JOB_ID" or name.startswith("SLURM_JOB_ID_HET_GROUP_")}
+    return named if not jobs or jobs & ours else host
 
 
 def _cgroups() -> str:
