@@ -47,7 +47,10 @@ def test_the_third_equal_failure_moves_the_job_to_another_node(slurm: Cluster, t
     done = [(event["what"], event["done"]) for event in events(tmp_path) if event["kind"] == "action"]
     assert done[:3] == [("confirm_job", None), ("confirm_job", True), ("requeue_job", None)]
     # Each attempt before that was restarted in place.
-    assert len([event for event in events(tmp_path) if event["kind"] == "attempt_started"]) == 3
+    begun = [event for event in events(tmp_path) if event["kind"] == "attempt_started"]
+    assert len(begun) == 3
+    assert {place["node"] for event in begun for place in event["ranks"].values()} == {first}, "Slurm's name, which is not the host's here"
+    assert [event["how"] for event in events(tmp_path) if event["kind"] == "incident_closed"] == ["ended", "ended", "requeued"]
     # The delay before its second start is told, so that nobody takes it for a fault.
     wait_for(lambda: events(tmp_path, 1), 30)
     queued = next(event for event in events(tmp_path, 1) if event["kind"] == "queued")

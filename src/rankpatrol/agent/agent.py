@@ -188,11 +188,11 @@ class Agent:
     def _fix_resume_point(self, number: int) -> None:
         """Its shims wait for this word; after a crash nobody has said it yet."""
         outlook = self.desk.outlook()
-        first = number == 0 and not self._spec.resumes
-        if first or not (self._spec.checkpoints or outlook.says_something()):
+        fresh = number == 0 and not self._spec.resumes
+        if (fresh and self._spec.cluster is None) or not (self._spec.checkpoints or outlook.says_something()):
             return
         if self._run_dir.read(f"resume/{number}.json", ResumePoint) is None:
-            good = verified(self._recovery.checkpoints.now(CHECK_S)) if self._spec.checkpoints else None
+            good = verified(self._recovery.checkpoints.now(CHECK_S)) if self._spec.checkpoints and not fresh else None
             with contextlib.suppress(OSError):
                 self._recovery.scheduler.resume_from(next_start(number, good, outlook))
 

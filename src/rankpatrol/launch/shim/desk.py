@@ -164,8 +164,7 @@ class Desk:
 
         The agent verifies and answers; when it is silent for `wait_s`, the newest checkpoint it had verified stands.
         """
-        spec = self.spec or {}
-        if (self.attempt == 0 and not spec.get("resumes")) or not spec.get("checkpoints"):
+        if not (self.spec or {}).get("checkpoints") or (self.attempt == 0 and self._starts_the_job()):
             return ""
         path = os.path.join(self.run_dir, "resume", f"{self.attempt}.json")
         until = time.monotonic() + wait_s
@@ -181,6 +180,11 @@ class Desk:
                 path, {"checkpoint": known.get("checkpoint") or "", "step": known.get("step"), "by": "shim", "suspect_files": suspects}
             )
         return (read_json(path) or known).get("checkpoint") or ""
+
+    def _starts_the_job(self) -> bool:
+        """False where it goes on: the scheduler has queued it again, or this node may have joined others that run since long."""
+        spec = self.spec or {}
+        return not spec.get("resumes") and (spec.get("cluster") or {"first": True}).get("first", False)
 
     def suspect_files(self) -> str | None:
         """The data that held earlier attempts up, as a JSON list, or None where nothing is suspected."""
