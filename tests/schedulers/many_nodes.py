@@ -171,7 +171,18 @@ def requeue(cluster: Cluster) -> str:
 
 def cable_cut(cluster: Cluster) -> str:
     """One node's cable is pulled: Slurm starts the job elsewhere while its old ranks still run there. Neither run's patrol touches them."""
-    training = Training(cluster, "--requeue")
+    # Where the patience ends before Slurm has noticed, what can be reached is restarted in place; it waits for the node.
+    return _cut(Training(cluster, "--requeue"), (), ("resume_from", "end_attempt"))
+
+
+def cable_cut_at_last(cluster: Cluster) -> str:
+    """The same, but the patrol has no restart left and less patience than Slurm: it queues the job again, and Slurm not twice."""
+    training = Training(cluster, "--requeue", patrol="--patience 5s --max-restarts 0")
+    return _cut(training, ("confirm_checkpoint", "confirm_job", "requeue_job"))
+
+
+def _cut(training: Training, *allowed: tuple[str, ...]) -> str:
+    cluster = training.cluster
     training.start()
     training.await_step(training.scene.step)
     where = next(node for pid in training.ranks().values() if (node := training.node_of(pid)) != "n1")
@@ -200,12 +211,14 @@ def cable_cut(cluster: Cluster) -> str:
     assert not by_request, f"a shim on the cut node was asked to end: {by_request}"
     assert training.of("action") == before, "after the cable was back nothing was done any more"
     assert not training.of("action", 1), training.of("action", 1)
-    assert not {"requeue_job", "terminate_job"} & {event["what"] for event in before}, before
+    deeds = tuple(event["what"] for event in before if event["done"] is None)
+    assert deeds in allowed, before
+    assert _restarts(training) == 1
     alone = training.folder() / "nodes" / where / "events.jsonl"
     assert not alone.exists() or '"action"' not in alone.read_text()
     assert where not in {place["node"] for place in training.of("attempt_started", 1)[0]["ranks"].values()}
     assert training.scene.last_checkpoint.exists()
-    said = f"{where} cut: {_said(told)} (cable back after {healed:.0f} s); the patrol's own deeds: {sorted({e['what'] for e in before})}"
+    said = f"{where} cut: {_said(told)} (cable back after {healed:.0f} s); the patrol's own deeds: {', '.join(deeds) or 'none'}"
     return f"{said}; old ranks {left} of {sorted(ranks)} ran on beside the new run; {_goodput(training.folder(), training.folder(1))}"
 
 

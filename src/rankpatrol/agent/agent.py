@@ -188,11 +188,12 @@ class Agent:
     def _fix_resume_point(self, number: int) -> None:
         """Its shims wait for this word; after a crash nobody has said it yet."""
         outlook = self.desk.outlook()
-        fresh = number == 0 and not self._spec.resumes
-        if (fresh and self._spec.cluster is None) or not (self._spec.checkpoints or outlook.says_something()):
+        unasked = number == 0 and not self._spec.resumes and self._spec.cluster is None
+        if unasked or not (self._spec.checkpoints or outlook.says_something()):
             return
         if self._run_dir.read(f"resume/{number}.json", ResumePoint) is None:
-            good = verified(self._recovery.checkpoints.now(CHECK_S)) if self._spec.checkpoints and not fresh else None
+            goes_on = self._spec.checkpoints and (number > 0 or self._recovery.was_queued_again())
+            good = verified(self._recovery.checkpoints.now(CHECK_S)) if goes_on else None
             with contextlib.suppress(OSError):
                 self._recovery.scheduler.resume_from(next_start(number, good, outlook))
 

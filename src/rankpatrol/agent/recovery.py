@@ -152,6 +152,16 @@ class Recovery:
         seen = within({"slurm": self._slurm.describe}, _SLURM_S)["slurm"]
         return seen.queued_unix_s if isinstance(seen, JobStatus) else None
 
+    def was_queued_again(self) -> bool:
+        """True where an earlier run of this job may have left checkpoints.
+
+        Whoever submits a job from a job hands it all variables: where Slurm answers in time, its own count is believed.
+        """
+        if not self._spec.resumes or self._slurm is None:
+            return self._spec.resumes
+        seen = within({"slurm": self._slurm.describe}, _SLURM_S)["slurm"]
+        return not (isinstance(seen, JobStatus) and seen.restarts == 0)
+
     def _describe(self) -> dict[str, object]:
         """With Slurm's own word where we are a part of its job, and it answers in time."""
         slurm = {} if self._slurm is None else within(self._slurm.facts(), _SLURM_S)
