@@ -63,7 +63,9 @@ class Training:
         self.job = self.submit()
 
     def folder(self, restart: int = 0) -> Path:
-        return self.scene.folder / "rankpatrol-runs" / f"train-slurm-{self.job}.0.{restart}"
+        """The step's number is not always 0 again: Slurm counts on where a node's part of the old step has not ended."""
+        runs = self.scene.folder / "rankpatrol-runs"
+        return next(runs.glob(f"train-slurm-{self.job}.*.{restart}"), runs / f"train-slurm-{self.job}.0.{restart}")
 
     def events(self, restart: int = 0) -> list[dict]:
         path = self.folder(restart) / "events.jsonl"
