@@ -75,7 +75,7 @@ def read_attempts(text: str) -> tuple[PastAttempt, ...]:
         PastAttempt(
             job=row[0],
             said=row[1].split(" ")[0],
-            exit_status=_exit_status(row[2]),
+            exit_status=_exit_status(row[2], row[1]),
             started_unix_s=_time(row[3]),
             ended_unix_s=_time(row[4]),
             nodes=nodes_of(row[5]),
@@ -116,9 +116,11 @@ def _job(row: dict[str, str]) -> JobStatus:
     )
 
 
-def _exit_status(word: str) -> int | None:
-    """Of sacct's `1:0` and `0:15`."""
+def _exit_status(word: str, state: str) -> int | None:
+    """Of sacct's `1:0` and `0:15`. It says `0:0` as well of what never came to its own end: a run that was requeued, or lost its node."""
     code, _, signal = word.partition(":")
+    if word == "0:0" and state != "COMPLETED":
+        return None
     if not (code.isdecimal() and signal.isdecimal()):
         return None
     return -int(signal) if int(signal) else int(code)
