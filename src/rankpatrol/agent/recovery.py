@@ -32,7 +32,7 @@ from rankpatrol.lemons.memory import lemon_path
 from rankpatrol.system.background import Courier
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.files import write_atomic
-from rankpatrol.system.lease import standing
+from rankpatrol.system.lease import LeaseTaken, standing
 
 # How long a new attempt may wait for the checkpoint check; its shims wait a little longer (RESUME_WAIT_S) before they go on alone.
 CHECK_S = 15.0
@@ -102,6 +102,7 @@ class Recovery:
             raise NotRecovered(f"the job was told to end by {ordered.signal}: it ends by itself", help="A job that was ended stays ended.")
         if self._spec.cluster is not None and not self._roster.read(state.attempt).complete():
             raise NotRecovered(f"not all ranks of attempt {state.attempt} are known: other nodes cannot be heard", help=_PART)
+        self._check_nobody_acts()
         local = self._run_dir.spool / "incidents" / Path(bundle).name
         proof = reopen(local if local.exists() else Path(bundle))
 
@@ -109,7 +110,6 @@ class Recovery:
             self._teller.step(state, report)
 
         with leased(local_lease(self._run_dir), "the job's own agent", self._clock):
-            self._check_nobody_acts()
             if self._requeued(state, outlook, proof, tell):
                 return True
             if state.diagnosis.not_to_be_ended:
@@ -134,9 +134,14 @@ class Recovery:
         if isinstance(wanted, str):
             self.announce(f"Slurm job {self._slurm.job} is not requeued: {wanted}", "plain")
             return False
-        with leased(self._slurm.lease_folder, "the job's own agent", self._clock) as lease:
-            self.announce(f"requeueing Slurm job {_without(wanted)}", "verdict")
-            return execute(wanted, proof, self._slurm.hands(lease, self.checkpoints), self._clock, tell)
+        try:
+            with leased(self._slurm.lease_folder, "the job's own agent", self._clock) as lease:
+                self.announce(f"requeueing Slurm job {_without(wanted)}", "verdict")
+                return execute(wanted, proof, self._slurm.hands(lease, self.checkpoints), self._clock, tell)
+        except LeaseTaken as problem:
+            self._check_nobody_acts()
+            self.announce(f"Slurm job {self._slurm.job} is not requeued: {problem}", "plain")
+            return False
 
     def is_last(self, attempt: int) -> bool:
         """True in a Slurm job where a node's torchrun will not start its ranks again: all launchers end with this attempt."""

@@ -201,7 +201,11 @@ class IncidentState(Record, frozen=True, kw_only=True):
 
     def would_do(self) -> str:
         """The action that its diagnosis asks for, in a person's words."""
-        return "end the job" if self.diagnosis.verdict in FINAL_VERDICTS else f"end attempt {self.attempt} and start the next one"
+        if self.diagnosis.verdict in FINAL_VERDICTS:
+            return "end the job"
+        if self.last:
+            return f"end attempt {self.attempt}, the last one, and have the whole job queued again where another node may help"
+        return f"end attempt {self.attempt} and start the next one"
 
     def bundle_name(self) -> str:
         """The name of the bundle to seal now: the incident's number, unless a bundle of it was sealed before.
