@@ -120,3 +120,10 @@ def test_in_a_heterogeneous_job_torchruns_word_counts_and_not_slurms():
     said = {**SLURM, "SLURM_HET_SIZE": "2", "SLURM_NODEID": "0"}
     made = part(f"torchrun --nnodes 4 --rdzv-id exp7 --rdzv-endpoint {NOBODY}:29500 train.py", said)
     assert (made.first, made.run) == (False, "exp7")
+
+
+def test_what_is_queued_again_under_a_users_own_name_is_another_run():
+    assert part("torchrun --nnodes 2 t.py", SLURM, run_id="exp7").run == "exp7.1"
+    assert part("torchrun --nnodes 2 t.py", {**SLURM, "SLURM_RESTART_COUNT": "0"}, run_id="exp7").run == "exp7"
+    by_hand = {**HERE, "SLURM_RESTART_COUNT": "1"}
+    assert part("torchrun --nnodes 2 t.py", by_hand, run_id="exp7").run == "exp7", "nodes of several jobs were not all queued again"

@@ -15,7 +15,7 @@ from rankpatrol.agent.watching import Wanted, look_around
 from rankpatrol.core.jobs import JobState, JobStatus
 from rankpatrol.core.records import Missing
 from rankpatrol.incident.records import IncidentState
-from rankpatrol.launch.nodes import was_restarted
+from rankpatrol.launch.nodes import which_restart
 from rankpatrol.launch.rundir import JobSpec, RunDir
 from rankpatrol.schedulers.slurm import SlurmJobs
 from rankpatrol.schedulers.slurm_client import SlurmClient, installed
@@ -53,7 +53,7 @@ class InsideSlurm:
     def facts(self) -> dict[str, Callable[[], object]]:
         """What Slurm can be asked for the bundle: this run of the job, and how the earlier ones ended."""
         asked: dict[str, Callable[[], object]] = {"slurm": self.describe}
-        return asked if not was_restarted(os.environ) else {**asked, "earlier_runs": lambda: self._scheduler.earlier(self.job)}
+        return asked if not which_restart(os.environ) else {**asked, "earlier_runs": lambda: self._scheduler.earlier(self.job)}
 
     def plan(self, state: IncidentState, attempt: Attempt, failed_of: str | None) -> ActionPlan | str:
         """How it is queued again without the culprits' nodes, or why it is not. `failed_of`: the cause each time."""

@@ -13,7 +13,7 @@ from rankpatrol.agent.voice import release_terminal
 from rankpatrol.cli.settings import config_option, setting_options
 from rankpatrol.config.resolve import Sources, resolve, strangers, values
 from rankpatrol.core.errors import BadInput, NoPermission, UsageProblem
-from rankpatrol.launch.nodes import Given, node_part, plain_name, restarts_in_place, was_restarted
+from rankpatrol.launch.nodes import Given, node_part, plain_name, restarts_in_place, which_restart
 from rankpatrol.launch.parent import check_command, launch_environment, make_job_dir, run_job
 from rankpatrol.launch.rundir import Cluster, JobSpec, RunDir
 
@@ -62,7 +62,7 @@ def run(
     if checkpoints is not None:
         _check_checkpoints(checkpoints)
     part = node_part(words, os.environ, Given(run_id=run_id, exchange=exchange))
-    folder = make_job_dir(job_dir or settings["jobs_dir"] / _folder_name(words, run_id, part), part)
+    folder = make_job_dir(job_dir or settings["jobs_dir"] / _folder_name(words, run_id, part), part, which_restart(os.environ))
     run_dir = RunDir.create()
     extra = launch_environment(run_dir, recover=settings["policy"] != "observe", max_restarts=settings["max_restarts"])
     spec = JobSpec(
@@ -79,7 +79,7 @@ def run(
         cluster=part,
         metrics=settings["metrics"],
         metrics_textfile=str(settings["metrics_textfile"].absolute()) if settings["metrics_textfile"] else None,
-        resumes=was_restarted(os.environ),
+        resumes=bool(which_restart(os.environ)),
         restarts_in_place=restarts_in_place(words, {**os.environ, **extra}),
     )
     click.echo(f"rankpatrol: job directory {folder}", err=True)

@@ -11,7 +11,6 @@ from rankpatrol.launch.rundir import Cluster
 
 _TORCHRUN = re.compile(r"(?:^|/)torchrun[\d.]*$|^torch\.distributed\.(?:run|launch)$")
 _WANTED = {"nnodes": "1:1", "node-rank": "", "rdzv-endpoint": "", "rdzv-id": "", "master-addr": "", "max-restarts": "0"}
-_NOT_AGAIN = frozenset({"", "0"})
 _NO_WORD = frozenset({"", "none"})
 _NO_NAME = (
     "All nodes must call this run by one name, and see one job directory. Add the same --run-id ID on every node: "
@@ -38,6 +37,8 @@ def node_part(command: Sequence[str], environment: Mapping[str, str], given: Giv
     # Two nodes of a job may share one machine.
     ours = f"{host}.{options['node-rank']}" if options["node-rank"].isdigit() else host
     run = given.run_id or (slurm or {}).get("run") or _name_of(options)
+    if slurm and given.run_id and (again := which_restart(environment)):
+        run = f"{given.run_id}.{again}"  # queued again, it bears the same name, and is another run
     if run is None:
         raise UsageProblem("this job has several nodes, and no name that all of them know", help=_NO_NAME)
     first = slurm["first"] == "yes" if slurm else _is_first(options, given.exchange)
@@ -66,9 +67,10 @@ def torchrun_options(command: Sequence[str], environment: Mapping[str, str]) -> 
     return found
 
 
-def was_restarted(environment: Mapping[str, str]) -> bool:
-    """True where Slurm has queued this job again: SLURM_RESTART_COUNT is not set before (sbatch(1))."""
-    return environment.get("SLURM_RESTART_COUNT", "0") not in _NOT_AGAIN
+def which_restart(environment: Mapping[str, str]) -> str:
+    """Which start of this job this is, where Slurm has queued it again: SLURM_RESTART_COUNT is not set before (sbatch(1))."""
+    count = environment.get("SLURM_RESTART_COUNT", "")
+    return count if count.isdecimal() and count.isascii() and int(count) > 0 else ""
 
 
 def restarts_in_place(command: Sequence[str], environment: Mapping[str, str]) -> int | None:
