@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from rankpatrol.core.errors import BadInput
+from rankpatrol.evidence.redact import redact_record
 from rankpatrol.incident.records import IncidentEvent
 from rankpatrol.system.background import Courier
 from rankpatrol.system.clock import Clock
@@ -59,7 +60,7 @@ class JsonLines:
 
 
 class Journal:
-    """Writes the two files. There is one writer: the agent."""
+    """Writes the two files, without the secrets that a log's words may hold. There is one writer: the agent."""
 
     def __init__(self, spool: Path, job_dir: Path, courier: Courier, clock: Clock) -> None:
         self._clock, self._courier = clock, courier
@@ -76,6 +77,7 @@ class Journal:
 
     def _write(self, places: list[JsonLines], record: Any) -> None:
         spooled, shared = places
+        record = redact_record(msgspec.to_builtins(record))
         spooled.append(record)
         self._courier.send(lambda: _carry(shared, record))
 

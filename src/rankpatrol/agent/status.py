@@ -9,6 +9,7 @@ from rankpatrol.analysis.waits import classify
 from rankpatrol.checkpoints.report import Selection
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import ProcessGroup
+from rankpatrol.evidence.redact import redact_record
 from rankpatrol.incident.records import IncidentState
 from rankpatrol.judge.records import JudgeState
 from rankpatrol.launch.pauses import Pause
@@ -31,7 +32,7 @@ class JobView(NamedTuple):
 
 
 def state_of(view: JobView, clock: Clock) -> bytes:
-    """The content of state.json."""
+    """The content of state.json; what logs brought into its sentences is without secrets."""
     attempt = view.eyes.attempt
     state = {
         "at_unix_s": round(clock.unix_s(), 3),
@@ -51,7 +52,7 @@ def state_of(view: JobView, clock: Clock) -> bytes:
         "asides": view.asides,
         "checkpoints": view.checkpoints,
     }
-    return msgspec.json.format(msgspec.json.encode(state))
+    return msgspec.json.format(msgspec.json.encode(redact_record(msgspec.to_builtins(state))))
 
 
 def _groups(groups: tuple[ProcessGroup, ...]) -> list[dict[str, object]]:

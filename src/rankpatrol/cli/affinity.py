@@ -1,12 +1,10 @@
 """`rankpatrol affinity`: this machine's topology, the plan for its ranks, and an audit of those that run."""
 
 import os
-import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, TextIO
 
 import click
-import msgspec
 
 from rankpatrol.affinity import binder, kernel, sysfs
 from rankpatrol.affinity.audit import AuditVerdict, RankAudit, judge, used_gpus
@@ -33,7 +31,7 @@ from rankpatrol.affinity.plan import (
 from rankpatrol.affinity.running import RunningRank, running_process, running_ranks
 from rankpatrol.affinity.topo_m import disagreements, read_topo
 from rankpatrol.affinity.visible import Choice, seen_gpus
-from rankpatrol.cli.words import say
+from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.core.records import Missing
 
@@ -263,4 +261,4 @@ def _shown(
 
 
 def _print_json(document: object) -> None:
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+    say_json(document, indent=2)

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 from rich.console import Console
 
 from rankpatrol.cli.screen import shown
+from rankpatrol.cli.words import say_json
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.durations import say_duration
 from rankpatrol.core.errors import ExitCode
@@ -133,4 +133,4 @@ def _say(text: str, style: str = "") -> None:
 
 
 def _print_json(value: Any) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    say_json(value, indent=2)

@@ -4,12 +4,11 @@ import os
 from pathlib import Path
 
 import click
-import msgspec
 
 from rankpatrol.agent.on_request import Whom, whom_by_job, whom_by_pid
 from rankpatrol.agent.on_request import capture as take
 from rankpatrol.cli.jobs import run_dir_named
-from rankpatrol.cli.words import say
+from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import RankSample
@@ -37,7 +36,7 @@ def capture(pid: int | None, job: str | None, out: Path, *, as_json: bool) -> in
     without = {sample.rank: sample.stack.reason for sample in snapshot.ranks if isinstance(sample.stack, Missing)}
     if as_json:
         ranks = [{"rank": sample.rank, "pid": sample.pid, "stack": sample.rank not in without} for sample in snapshot.ranks]
-        click.echo(msgspec.json.encode({"path": sealed.path, "job": sealed.job, "ranks": ranks, "without_stack": without}))
+        say_json({"path": sealed.path, "job": sealed.job, "ranks": ranks, "without_stack": without})
     else:
         _print(out, snapshot.ranks, without)
     return ExitCode.WARNING if without else ExitCode.OK

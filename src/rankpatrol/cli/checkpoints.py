@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-import msgspec
 
 from rankpatrol.checkpoints.ledger import Ledger
 from rankpatrol.checkpoints.newest import as_candidate, judge, list_checkpoints, newest_good
@@ -18,7 +17,7 @@ from rankpatrol.checkpoints.pointers import put_right, repairs, wrong_pointers
 from rankpatrol.checkpoints.quarantine import NotQuarantined, condemn, plan_quarantine, quarantine
 from rankpatrol.checkpoints.report import STILL_WRITING_S, CheckpointReport, CheckpointVerdict, Selection
 from rankpatrol.checkpoints.verifier import Closeness, Verifier
-from rankpatrol.cli.words import plain, say
+from rankpatrol.cli.words import plain, say, say_json
 from rankpatrol.core.errors import ExitCode, UsageProblem
 
 _SEVERITY = (ExitCode.OK, ExitCode.WARNING, ExitCode.UNKNOWN, ExitCode.CRITICAL)
@@ -304,4 +303,4 @@ def _say(as_json: bool, what: str) -> None:
 
 
 def _print_json(document: object) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
+    say_json(document, indent=2)

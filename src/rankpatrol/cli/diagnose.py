@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import click
-import msgspec
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from rankpatrol.cli.screen import shown
-from rankpatrol.cli.words import say
+from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.errors import ExitCode, UsageProblem
 from rankpatrol.intake.diagnose import Answer, Watch, diagnose
@@ -48,7 +47,7 @@ def diagnose_command(paths: tuple[str, ...], *, as_json: bool) -> int:
     with _bar() as watch:
         answer = diagnose(paths, watch)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(answer.diagnosis), indent=2))
+        say_json(answer.diagnosis, indent=2)
     else:
         _print(answer)
     for reason in answer.missing[:5]:

@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 
 import click
-import msgspec
 from rich.console import Console
 from rich.text import Text
 
@@ -12,6 +11,7 @@ from rankpatrol.agent.roster import current_attempt
 from rankpatrol.agent.within import marks_of
 from rankpatrol.cli.jobs import find_job, run_dir_of
 from rankpatrol.cli.screen import shown
+from rankpatrol.cli.words import say_json
 from rankpatrol.core.errors import BadInput
 from rankpatrol.core.records import Missing
 from rankpatrol.doctor.checks import examine
@@ -43,7 +43,7 @@ def doctor(job_dir: Path | None, python: str | None, *, as_json: bool) -> int:
     subject = _subject(job_dir, python)
     rows = examine(subject)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode({"exit_code": exit_code(rows), "rows": rows, "touched": TOUCHED}), indent=2))
+        say_json({"exit_code": exit_code(rows), "rows": rows, "touched": TOUCHED}, indent=2)
     else:
         _print(rows)
     return exit_code(rows)

@@ -6,12 +6,12 @@ import time
 from pathlib import Path
 
 import click
-import msgspec
 
 from rankpatrol.act.execute import StepReport, Tell
 from rankpatrol.act.job_steps import in_words
 from rankpatrol.act.plan import AttemptStep
 from rankpatrol.agent.ending import Case, Wish, carry_out, plan_of, see, target_of
+from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.core.jobs import JobState, JobStatus
 from rankpatrol.evidence.bundle import SealedBundle
@@ -73,7 +73,7 @@ def end(
     if dry_run or not yes:
         _finish(case, [], None, as_json=as_json)
         if not as_json:
-            click.echo("nothing was touched" if yes else "nothing was touched: add --yes to have it done")
+            say("nothing was touched" if yes else "nothing was touched: add --yes to have it done")
         return ExitCode.OK
     pause = read_pause(machine_switch(), "machine")
     if pause is not None:
@@ -82,14 +82,14 @@ def end(
 
     def tell_of(bundle: SealedBundle) -> Tell:
         if not as_json:
-            click.echo(f"evidence sealed: {bundle.path}")
+            say(f"evidence sealed: {bundle.path}")
         return lambda report: _tell(report, steps, quiet=as_json)
 
     folder = make_job_dir(out or _default_folder(target.status))
     try:
         done = carry_out(case, folder, clock, tell_of)
     except KeyboardInterrupt:
-        click.echo(
+        say(
             f"interrupted after {len(steps)} of {len(case.plan.steps)} steps: {_say(target.scheduler.describe(target.status.job))}",
             err=True,
         )
@@ -104,21 +104,21 @@ def _tell(report: StepReport, steps: list[StepReport], *, quiet: bool) -> None:
     steps.append(report)
     if not quiet:
         outcome = "done" if report.done else f"NOT DONE: {report.why}"
-        click.echo(f"  {report.what} ({report.target}): {outcome}")
+        say(f"  {report.what} ({report.target}): {outcome}")
 
 
 def _print_plan(case: Case) -> None:
     status, sight, found = case.target.status, case.sight, case.sight.diagnosis
     where = ", ".join(status.nodes) or "nodes that are not known"
-    click.echo(f"job {status.job}: {status.said}, on {where}, restart {status.restarts}")
-    click.echo(f"seen: {found.verdict} / {found.cause} ({found.certainty}): {found.sentence}")
+    say(f"job {status.job}: {status.said}, on {where}, restart {status.restarts}")
+    say(f"seen: {found.verdict} / {found.cause} ({found.certainty}): {found.sentence}")
     if sight.absent:
-        click.echo(f"not seen from here: {len(sight.absent)} of {len(sight.absent) + len(sight.snapshot.ranks)} ranks")
-    click.echo("plan:")
+        say(f"not seen from here: {len(sight.absent)} of {len(sight.absent) + len(sight.snapshot.ranks)} ranks")
+    say("plan:")
     for step in case.plan.steps:
         if not isinstance(step, AttemptStep):
             what, whom = in_words(step)
-            click.echo(f"  {what} ({whom})")
+            say(f"  {what} ({whom})")
 
 
 def _finish(case: Case, steps: list[StepReport], done: bool | None, *, as_json: bool) -> None:
@@ -135,9 +135,9 @@ def _finish(case: Case, steps: list[StepReport], done: bool | None, *, as_json: 
             "done": done,
             "now": now,
         }
-        click.echo(msgspec.json.encode(document))
+        say_json(document)
     elif done is not None:
-        click.echo(_say(now))
+        say(_say(now))
 
 
 def _say(now: JobStatus) -> str:

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
-import msgspec
 from jinja2 import Environment, PackageLoader
 from rich.console import Console
 from rich.text import Text
 
 from rankpatrol.cli.screen import shown
+from rankpatrol.cli.words import say_json
 from rankpatrol.core.durations import say_duration
 from rankpatrol.core.errors import BadInput
 from rankpatrol.core.records import Missing
@@ -51,7 +51,7 @@ def goodput(job_dirs: tuple[Path, ...], as_json: bool, svg: Path | None) -> None
     if svg is not None:
         _write(svg, accounts)
     if as_json:
-        click.echo(msgspec.json.encode(_document(accounts)))
+        say_json(_document(accounts))
         return
     console = Console(soft_wrap=True, highlight=False)
     for account in accounts:
@@ -129,7 +129,7 @@ def _print(console: Console, account: Account) -> None:
 def _row(part: Part, length_s: float, wall_s: float) -> Text:
     """A block for each fortieth of the wall time; what was there at all has a mark."""
     blocks = round(_BAR_COLUMNS * length_s / wall_s)
-    row = Text(f"  {name_of(part):<15}")
+    row = shown(f"  {name_of(part):<15}")
     row.append("█" * blocks or "▏", style=_COLOURS[part])
     row.append(" " * (_BAR_COLUMNS - max(1, blocks)))
     row.append(f"{length_s / wall_s:>7.1%}  {say_duration(length_s)}")

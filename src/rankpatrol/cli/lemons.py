@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rankpatrol.cli.screen import shown
-from rankpatrol.cli.words import say
+from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.errors import ExitCode, UsageProblem
 from rankpatrol.lemons.advice import Weights, exclude_option, node_affinity, stories
 from rankpatrol.lemons.memory import LemonMemory, lemon_path
@@ -39,7 +39,7 @@ def lemons(as_json: bool, forget: str | None, yes: bool) -> int:
     if as_json:
         advice = {"slurm": exclude_option(nodes), "kubernetes": node_affinity(nodes)} if nodes else None
         document = {"file": str(path), "window_s": weights.window_s, "lemons": nodes, "advice": advice, "nodes": found}
-        click.echo(msgspec.json.encode(document))
+        say_json(document)
     else:
         _print(Console(soft_wrap=True, highlight=False), found, nodes, memory)
     return ExitCode.WARNING if nodes else ExitCode.OK

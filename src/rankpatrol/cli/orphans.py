@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
-import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from rankpatrol.cli.screen import shown
-from rankpatrol.cli.words import say
+from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.durations import parse_duration_s
 from rankpatrol.core.errors import ExitCode, UsageProblem
 from rankpatrol.core.records import Missing
@@ -84,7 +83,7 @@ def orphans(
     released = reap(what, patrol, rules) if reap_them and yes else ()
     assert patrol.last is not None, "_look scans at least once"  # ruff: ignore[S101] - a programming error
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(_document(patrol.last, judged, what, released)), indent=2))
+        say_json(_document(patrol.last, judged, what, released), indent=2)
     else:
         _show(patrol.last, judged, names=not epilog)
         _say_plan(what, released, asked=reap_them, yes=yes)

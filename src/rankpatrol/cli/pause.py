@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from rankpatrol.cli.job_state import JobState
 from rankpatrol.cli.jobs import STALE_S, find_job, read_state, run_dir_named, run_dir_of
-from rankpatrol.cli.words import say
+from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.durations import say_duration
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.journal import read_events
@@ -36,7 +35,7 @@ def pause(job_dir: Path | None, why: str, *, as_json: bool) -> None:
     asked = Pause(since_unix_s=time.time(), by=who_asks(), why=why, scope=scope)
     standing = set_pause(switch, asked)
     if as_json:
-        click.echo(msgspec.json.encode({"paused": standing, "switch": str(switch), "new": standing == asked}))
+        say_json({"paused": standing, "switch": str(switch), "new": standing == asked})
         return
     whom = f"the job in {job_dir}" if job_dir else "all jobs of this user on this machine"
     if standing != asked:
@@ -57,7 +56,7 @@ def unpause(job_dir: Path | None, *, as_json: bool) -> None:
     lifted = lift_pause(switch, scope)
     other = read_pause(machine_switch(), "machine") if job_dir else None
     if as_json:
-        click.echo(msgspec.json.encode({"lifted": lifted, "still_paused": other}))
+        say_json({"lifted": lifted, "still_paused": other})
         return
     whom = f"the job in {job_dir}" if job_dir else "all jobs of this user on this machine"
     say(f"{whom}: {'was not paused' if lifted is None else 'acted upon again'}")
@@ -161,6 +160,6 @@ def _outcome(event: dict[str, Any]) -> tuple[ExitCode, str] | None:
 
 def _say(as_json: bool, document: dict[str, Any], line: str) -> None:
     if as_json:
-        click.echo(msgspec.json.encode(document))
+        say_json(document)
     else:
         say(line)

@@ -11,8 +11,10 @@ import click
 
 from rankpatrol.agent.voice import release_terminal
 from rankpatrol.cli.settings import config_option, setting_options
+from rankpatrol.cli.words import say
 from rankpatrol.config.resolve import Sources, resolve, strangers, values
 from rankpatrol.core.errors import BadInput, NoPermission, UsageProblem
+from rankpatrol.evidence.redact import redact_command
 from rankpatrol.launch.parent import check_command, launch_environment, make_job_dir, run_job
 from rankpatrol.launch.rundir import JobSpec, RunDir
 
@@ -53,7 +55,7 @@ def run(job_dir: Path | None, config: Path | None, record: bool, command: tuple[
     spec = JobSpec(
         job=folder.name,
         job_dir=str(folder),
-        command=words,
+        command=redact_command(words),
         policy=settings["policy"],
         patience_s=settings["patience"],
         checkpoints=str(checkpoints.absolute()) if checkpoints else None,
@@ -63,7 +65,7 @@ def run(job_dir: Path | None, config: Path | None, record: bool, command: tuple[
         record=record,
     )
     run_dir = RunDir.create()
-    click.echo(f"rankpatrol: job directory {folder}", err=True)
+    say(f"rankpatrol: job directory {folder}", err=True)
     extra = launch_environment(run_dir, recover=spec.policy != "observe", max_restarts=settings["max_restarts"])
     try:
         return run_job(_without_placeholder(words), spec, extra, run_dir)

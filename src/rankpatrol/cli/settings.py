@@ -1,6 +1,5 @@
 """Settings as options of a command, and `rankpatrol config show`."""
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from rankpatrol.cli.words import say
+from rankpatrol.cli.words import say, say_json
 from rankpatrol.config.resolve import Origin, Sources, resolve, strangers
 from rankpatrol.config.settings import SETTINGS, Setting
 from rankpatrol.core.errors import UsageProblem
@@ -68,7 +67,7 @@ def show(config: Path | None, *, origin: bool, as_json: bool) -> None:
     sources = Sources.here(config)
     resolved = resolve(sources, {})
     if as_json:
-        click.echo(json.dumps(_document(resolved, sources), indent=2))
+        say_json(_document(resolved, sources), indent=2)
         return
     for setting in SETTINGS:
         held = resolved[setting.name]

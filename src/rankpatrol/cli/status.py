@@ -13,7 +13,7 @@ from rich.table import Table
 from rankpatrol.cli.job_state import GroupRow, JobState, OpenIncident, RankRow, Said, Told, told
 from rankpatrol.cli.jobs import STALE_S, find_job, read_state
 from rankpatrol.cli.screen import shown
-from rankpatrol.cli.words import say
+from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.durations import say_duration
 from rankpatrol.core.errors import BadInput, ExitCode, PatrolError
 from rankpatrol.core.records import Missing, Record
@@ -36,7 +36,7 @@ def status(job_dir: Path | None, as_json: bool) -> int:
     state, whole = read_state(folder)
     age_s = max(0.0, time.time() - state.at_unix_s)
     if as_json:
-        click.echo(msgspec.json.encode({**whole, "age_s": round(age_s, 1)}))
+        say_json({**whole, "age_s": round(age_s, 1)})
     else:
         _print_status(folder, state, age_s)
     return _health(state, age_s)
@@ -55,7 +55,7 @@ def why(job_dir: Path | None, as_json: bool) -> int:
     if as_json:
         events = [event for _, event in story]
         found = next((event for event in reversed(events) if event["kind"] in _FOUND), None)
-        click.echo(msgspec.json.encode({"last": found, "diagnosis": said.whole, "bundle": bundle, "story": events, "left_out": left_out}))
+        say_json({"last": found, "diagnosis": said.whole, "bundle": bundle, "story": events, "left_out": left_out})
     elif last is None:
         say(f"Nothing was suspected in {folder}.")
     else:

@@ -15,7 +15,7 @@ from rankpatrol.agent.once import Glimpse, glimpse
 from rankpatrol.agent.watching import Wanted, Watching, look_around
 from rankpatrol.cli.elsewhere import go_to_job
 from rankpatrol.cli.screen import shown
-from rankpatrol.cli.words import say
+from rankpatrol.cli.words import say, say_json
 from rankpatrol.config.settings import PATIENCE
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.discover.records import FoundJob, Survey
@@ -101,7 +101,7 @@ def _once(jobs: tuple[FoundJob, ...], found: Survey, *, as_json: bool) -> int:
     clock = SystemClock()
     seen = [glimpse(job, clock) for job in jobs]
     if as_json:
-        click.echo(msgspec.json.encode({"jobs": seen, "unnumbered": found.unnumbered}))
+        say_json({"jobs": seen, "unnumbered": found.unnumbered})
     else:
         for each in seen:
             _print(each)

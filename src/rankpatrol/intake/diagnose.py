@@ -12,6 +12,8 @@ from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.errors import BadInput, PatrolError
 from rankpatrol.core.records import Missing, Record
 from rankpatrol.core.testimony import FILE_ORDERS, Teller
+from rankpatrol.evidence.findings import speakable
+from rankpatrol.evidence.redact import redact_text
 from rankpatrol.formats.log_ledger import Ledger
 from rankpatrol.formats.log_names import teller_of
 from rankpatrol.formats.log_prefixes import peel
@@ -71,7 +73,7 @@ def diagnose(paths: tuple[str, ...], watch: Watch = lambda _bytes: None) -> Answ
     best = weigh([*answers, *([joined] if joined is not None else [])])
     if best is None:
         raise _nothing_read(paths, missing)
-    return Answer(best, len(sources), reading.bytes_read, tuple(each.reason for each in missing))
+    return Answer(speakable(best), len(sources), reading.bytes_read, tuple(redact_text(each.reason) for each in missing))
 
 
 def _folders(paths: tuple[str, ...]) -> tuple[list[Diagnosis], tuple[str, ...], list[Missing]]:

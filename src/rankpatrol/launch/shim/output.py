@@ -27,7 +27,9 @@ def say(what: str) -> None:
     """One line to the user, on the launcher's own error stream; dropped where nobody reads it, so that nothing waits."""
     with contextlib.suppress(OSError):
         if _poll(2, select.POLLOUT, _SAY_WAIT_MS):
-            os.write(2, f"rankpatrol: {what}\n".encode(errors="backslashreplace"))
+            # A name may hold what steers a terminal.
+            words = "".join(character if character.isprintable() else "?" for character in what)
+            os.write(2, f"rankpatrol: {words}\n".encode(errors="backslashreplace"))
 
 
 class Outlet:
