@@ -10,7 +10,7 @@ from rankpatrol.affinity.audit import RunningProcess, Seen, Subject, memory_by_n
 from rankpatrol.affinity.cpus import is_number
 from rankpatrol.affinity.visible import LOCAL_RANKS, local_rank
 from rankpatrol.core.records import Missing, Record
-from rankpatrol.system.process import stat_fields
+from rankpatrol.system.process import is_hidden, stat_fields
 
 # A rank's global number, by the launchers of LOCAL_RANKS.
 _GLOBAL_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -61,6 +61,20 @@ def running_process(pid: int) -> RunningRank | Missing:
         return Missing(f"process {pid} is gone")
     environment = read_environment(pid)
     return environment if isinstance(environment, Missing) else read_rank(pid, environment, parents)
+
+
+def is_closed(pid: int) -> bool:
+    """Whether a process is there and the kernel does not let us see what it was started with."""
+    if is_hidden(pid):
+        return True
+    try:
+        if not _some_thread_is_stuck(pid):
+            Path(f"/proc/{pid}/environ").open("rb").close()
+    except PermissionError:
+        return True
+    except OSError:  # it has gone
+        return False
+    return False
 
 
 def read_rank(pid: int, environment: Mapping[str, str], parents: Mapping[int, int]) -> RunningRank:

@@ -1,8 +1,9 @@
 """`rankpatrol affinity`: this machine's topology, the plan for its ranks, and an audit of those that run."""
 
 import os
+import sys
 from collections.abc import Iterable, Mapping
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
@@ -28,14 +29,37 @@ from rankpatrol.affinity.plan import (
     place_of,
     told,
 )
-from rankpatrol.affinity.running import RunningRank, running_process, running_ranks
+from rankpatrol.affinity.running import RunningRank, is_closed, running_process, running_ranks
 from rankpatrol.affinity.topo_m import disagreements, read_topo
 from rankpatrol.affinity.visible import Choice, seen_gpus
+from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.words import say, say_json
-from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
+from rankpatrol.core.errors import BadInput, ExitCode, NoPermission, UsageProblem
 from rankpatrol.core.records import Missing
 
-_ROOT = click.option("--root", type=click.Path(exists=True, file_okay=False), default="/", help="Read sysfs and /proc below this folder.")
+
+class _TextFile(GivenPath):
+    """What a command printed, saved in a file, or - for standard input: its text."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        try:
+            content = sys.stdin.buffer.read(_MOST_BYTES) if str(path) == "-" else path.read_bytes()
+            return content.decode()
+        except PermissionError as problem:
+            raise NoPermission(f"{path} cannot be read", help="Run it as the user who owns it, or give a copy.") from problem
+        except OSError as problem:
+            raise BadInput(f"{path} cannot be read: {problem.strerror}", help=_SAVE) from problem
+        except UnicodeDecodeError as problem:
+            raise BadInput(f"{path} is no text", help=_SAVE) from problem
+
+
+_SAVE = "Save it with: nvidia-smi topo -m > topo.txt"
+_MOST_BYTES = 16 << 20
+_FOLDER = GivenPath(exists=True, file_okay=False, as_type=str)
+_ROOT = click.option("--root", type=_FOLDER, default="/", help="Read sysfs and /proc below this folder.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
@@ -46,10 +70,10 @@ def affinity() -> None:
 
 @affinity.command()
 @click.option("--measure", "measured", is_flag=True, help="Measure latency and bandwidth of each node's memory; some seconds of one CPU.")
-@click.option("--topo", type=click.File(), help="Cross-check with the output of nvidia-smi topo -m (- for standard input).")
+@click.option("--topo", type=_TextFile(), help="Cross-check with the output of nvidia-smi topo -m (- for standard input).")
 @_ROOT
 @_JSON
-def show(*, measured: bool, topo: TextIO | None, root: str, as_json: bool) -> int:
+def show(*, measured: bool, topo: str | None, root: str, as_json: bool) -> int:
     """Nodes, CPUs, GPUs and the network adapters nearest to them. Exits with 1 where witnesses contradict each other."""
     ground, held = binder.survey([os.environ], root, ask_driver=True), kernel.held()
     nics = sysfs.read_nics(root)
@@ -132,7 +156,8 @@ def check(*, pids: tuple[int, ...], gpu: str | None, as_json: bool) -> int:
 def _process(pid: int) -> RunningRank:
     found = running_process(pid)
     if isinstance(found, Missing):
-        raise BadInput(found.reason, help="Name a running process that you may look at (same user, or root).")
+        kind = NoPermission if is_closed(pid) else BadInput
+        raise kind(found.reason, help="Name a running process that you may look at (same user, or root).")
     return found
 
 
@@ -166,14 +191,14 @@ def _exit_code(audits: Iterable[RankAudit]) -> ExitCode:
     return ExitCode.UNKNOWN if AuditVerdict.UNKNOWN in verdicts else ExitCode.OK
 
 
-def _doubts(ground: binder.Ground, topo: TextIO | None) -> list[str]:
+def _doubts(ground: binder.Ground, topo: str | None) -> list[str]:
     """Where two witnesses contradict each other."""
     places = [(gpu, _place_of(gpu, ground)) for gpu in ground.gpus]
     found = [place.why for _, place in places if place.code == "contradiction"]
     if topo is not None:
-        rows = read_topo(topo.read())
+        rows = read_topo(topo)
         if isinstance(rows, Missing):
-            raise BadInput(rows.reason, help="Save it with: nvidia-smi topo -m > topo.txt")
+            raise BadInput(rows.reason, help=_SAVE)
         known = {at: (place.node.cpus, place.node.number) for at, (_, place) in enumerate(places) if place.node is not None}
         found += disagreements(rows, known)
     return found

@@ -8,6 +8,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.screen import shown
 from rankpatrol.cli.words import say_json
 from rankpatrol.core.diagnosis import Diagnosis
@@ -20,7 +21,7 @@ from rankpatrol.evidence.reading import PartUnreadable, load_diagnosis
 # An absence that says nothing about the evidence: nobody asked for it.
 _EXPECTED_ABSENT = frozenset({"native", "flight_recorder"})
 
-_path = click.argument("path", type=click.Path(path_type=Path))
+_path = click.argument("path", type=GivenPath())
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 

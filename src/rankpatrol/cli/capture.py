@@ -8,6 +8,7 @@ import click
 from rankpatrol.agent.on_request import Whom, whom_by_job, whom_by_pid
 from rankpatrol.agent.on_request import capture as take
 from rankpatrol.cli.jobs import run_dir_named
+from rankpatrol.cli.paths import GivenPath, check_can_write
 from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.core.records import Missing
@@ -20,7 +21,7 @@ from rankpatrol.system.clock import SystemClock
 @click.command()
 @click.option("--pid", type=click.IntRange(min=1), help="A launcher or a rank; its children are captured with it.")
 @click.option("--job", help="A job that `rankpatrol run` started: its id, or its job directory.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Where the bundle goes; must not be there yet.")
+@click.option("--out", type=GivenPath(), required=True, help="Where the bundle goes; must not be there yet.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def capture(pid: int | None, job: str | None, out: Path, *, as_json: bool) -> int:
     """Take and seal the evidence of a job as it is now: stacks, processes, logs, the machine. Nothing is stopped, nothing is ended.
@@ -31,6 +32,7 @@ def capture(pid: int | None, job: str | None, out: Path, *, as_json: bool) -> in
         raise UsageProblem("whom to capture is not said", help="Give one of --pid PID and --job ID.")
     if os.path.lexists(out):
         raise BadInput(f"{out} is there already", help="Evidence is never overwritten: give another --out.")
+    check_can_write(out, "--out")
     whom = whom_by_pid(pid) if pid is not None else _whom_by_job(job or "")
     sealed, snapshot = take(out.absolute(), whom, who_asks(), SystemClock())
     without = {sample.rank: sample.stack.reason for sample in snapshot.ranks if isinstance(sample.stack, Missing)}

@@ -17,6 +17,7 @@ from rankpatrol.checkpoints.pointers import put_right, repairs, wrong_pointers
 from rankpatrol.checkpoints.quarantine import NotQuarantined, condemn, plan_quarantine, quarantine
 from rankpatrol.checkpoints.report import STILL_WRITING_S, CheckpointReport, CheckpointVerdict, Selection
 from rankpatrol.checkpoints.verifier import Closeness, Verifier
+from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.words import plain, say, say_json
 from rankpatrol.core.errors import ExitCode, UsageProblem
 
@@ -40,9 +41,7 @@ class RateLimit(click.ParamType[float]):
 def _reading_options(command: Callable[..., None]) -> Callable[..., None]:
     """How files are read, for every command that reads them."""
     for option in (
-        click.option(
-            "--ledger", type=click.Path(path_type=Path), help="Where earlier looks are remembered. [default: in your state folder]"
-        ),
+        click.option("--ledger", type=GivenPath(), help="Where earlier looks are remembered. [default: in your state folder]"),
         click.option("--most-per-second", "most_bytes_s", type=RateLimit(), help="Read no faster than this, such as 500M."),
         click.option(
             "--at-once", type=click.IntRange(1, 64), help="How many files are read at once. [default: as there are cores, 4 at most]"
@@ -61,7 +60,7 @@ def checkpoints() -> None:
 
 
 @checkpoints.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, required=True, type=GivenPath())
 @click.option("--numbers", is_flag=True, help="Search for NaN, infinities and all zeros as well (needs numpy).")
 @_reading_options
 def verify(
@@ -97,7 +96,7 @@ def verify(
 
 
 @checkpoints.command()
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory", type=GivenPath())
 @_reading_options
 def latest(
     directory: Path,
@@ -122,7 +121,7 @@ def latest(
 
 
 @checkpoints.command()
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory", type=GivenPath())
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--quarantine", "with_quarantine", is_flag=True, help="Also rename bad newer checkpoints into .quarantined; needs --yes.")
 @click.option("--yes", is_flag=True, help="Do it without asking.")

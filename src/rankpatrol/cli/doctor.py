@@ -10,6 +10,7 @@ from rich.text import Text
 from rankpatrol.agent.roster import current_attempt
 from rankpatrol.agent.within import marks_of
 from rankpatrol.cli.jobs import find_job, run_dir_of
+from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.screen import shown
 from rankpatrol.cli.words import say_json
 from rankpatrol.core.errors import BadInput
@@ -32,8 +33,8 @@ _MARKS = {
 
 
 @click.command()
-@click.argument("job_dir", type=click.Path(path_type=Path), required=False)
-@click.option("--python", type=click.Path(), help="The training's interpreter.  [default: torchrun's, or the job's own]")
+@click.argument("job_dir", type=GivenPath(), required=False)
+@click.option("--python", type=GivenPath(as_type=str), help="The training's interpreter.  [default: torchrun's, or the job's own]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def doctor(job_dir: Path | None, python: str | None, *, as_json: bool) -> int:
     """Say what works here, what is missing and what is touched, each with the fix or the switch; of the job in JOBDIR too.

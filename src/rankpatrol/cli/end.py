@@ -11,6 +11,7 @@ from rankpatrol.act.execute import StepReport, Tell
 from rankpatrol.act.job_steps import in_words
 from rankpatrol.act.plan import AttemptStep
 from rankpatrol.agent.ending import Case, Wish, carry_out, plan_of, see, target_of
+from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.core.jobs import JobState, JobStatus
@@ -24,15 +25,13 @@ from rankpatrol.system.clock import SystemClock
 @click.command()
 @click.option("--job", required=True, help="A job directory, its name, or a Slurm job id.")
 @click.option("--requeue", is_flag=True, help="Have it start again under the same id.")
-@click.option(
-    "--checkpoints", type=click.Path(path_type=Path, readable=False), help="With --requeue: it starts only where the newest one is good."
-)
+@click.option("--checkpoints", type=GivenPath(), help="With --requeue: it starts only where the newest one is good.")
 @click.option("--avoid", "avoid", multiple=True, metavar="NODE", help="With --requeue: not on this node; more than once for more.")
 @click.option("--keep-suspects", is_flag=True, help="With --requeue: the culprits' nodes are not left out.")
 @click.option("--drain", is_flag=True, help="Drain the nodes for all jobs, instead of excluding them from this one.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done; so it is without --yes.")
 @click.option("--yes", is_flag=True, help="Do it.")
-@click.option("--out", type=click.Path(path_type=Path), help="Where the evidence goes.  [default: rankpatrol-runs/end-JOB-UTC]")
+@click.option("--out", type=GivenPath(), help="Where the evidence goes.  [default: rankpatrol-runs/end-JOB-UTC]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def end(
     job: str,

@@ -8,6 +8,7 @@ import click
 
 from rankpatrol.cli.job_state import JobState
 from rankpatrol.cli.jobs import STALE_S, find_job, read_state, run_dir_named, run_dir_of
+from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.durations import say_duration
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
@@ -15,7 +16,7 @@ from rankpatrol.journal import read_events
 from rankpatrol.launch.pauses import Pause, job_switch, lift_pause, machine_switch, read_pause, set_pause, who_asks
 from rankpatrol.launch.rundir import Answer, RunDir
 
-_job_dir = click.argument("job_dir", type=click.Path(path_type=Path), required=False)
+_job_dir = click.argument("job_dir", type=GivenPath(), required=False)
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 # A fresh look, a seal, the end of the attempt: half a minute on a slow machine, and the last of it a rank's own clean-up.
 _DONE_WITHIN_S = 90.0
@@ -65,7 +66,7 @@ def unpause(job_dir: Path | None, *, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("job_dir", type=click.Path(path_type=Path))
+@click.argument("job_dir", type=GivenPath())
 @click.argument("incident", type=click.IntRange(min=1))
 @click.option("--yes", is_flag=True, help="Do it. Without it, only what would be done is said.")
 @_json

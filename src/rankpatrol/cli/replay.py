@@ -10,6 +10,7 @@ import click
 import msgspec
 from rich.console import Console
 
+from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.screen import shown
 from rankpatrol.cli.words import say_json
 from rankpatrol.core.durations import parse_duration_s, say_duration
@@ -26,7 +27,7 @@ _MOST_BYTES = 256 << 20
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=GivenPath())
 @click.option("--patience", help="How long nothing may work before it is a hang, such as 90s.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting of the judge; may be given several times.")
 @click.option("--policy", type=click.Choice(["observe", "recover"]), help="Never act, or end and resume.  [default: as recorded]")

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from rankpatrol.agent.voice import release_terminal
+from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.settings import config_option, setting_options
 from rankpatrol.cli.words import say
 from rankpatrol.config.resolve import Sources, resolve, strangers, values
@@ -20,7 +21,7 @@ from rankpatrol.launch.rundir import JobSpec, RunDir
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--job-dir", type=click.Path(path_type=Path), help="Where events, logs and evidence go.  [default: JOBS-DIR/NAME-UTC]")
+@click.option("--job-dir", type=GivenPath(), help="Where events, logs and evidence go.  [default: JOBS-DIR/NAME-UTC]")
 @setting_options("policy", "patience", "checkpoints", "max-restarts", "probe", "bind", "jobs-dir")
 @config_option
 @click.option("--record", is_flag=True, help="Keep what the judge saw, for `rankpatrol replay`: JOBDIR/recording.jsonl.")

@@ -7,15 +7,14 @@ from typing import Any, TypeVar
 
 import click
 
+from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.words import say, say_json
 from rankpatrol.config.resolve import Origin, Sources, resolve, strangers
 from rankpatrol.config.settings import SETTINGS, Setting
 from rankpatrol.core.errors import UsageProblem
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-config_option = click.option(
-    "--config", type=click.Path(path_type=Path), help="A TOML file of settings, above the user's and the system's own."
-)
+config_option = click.option("--config", type=GivenPath(), help="A TOML file of settings, above the user's and the system's own.")
 
 
 class _Word(click.ParamType):  # type: ignore[type-arg]  # generic in its newest version alone

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from rankpatrol.cli.job_state import GroupRow, JobState, OpenIncident, RankRow, Said, Told, told
 from rankpatrol.cli.jobs import STALE_S, find_job, read_state
+from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.screen import shown
 from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.durations import say_duration
@@ -28,7 +29,7 @@ _GOES_ON = frozenset({"slow", "benign_wait", "healthy"})
 
 
 @click.command()
-@click.argument("job_dir", type=click.Path(path_type=Path), required=False)
+@click.argument("job_dir", type=GivenPath(), required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def status(job_dir: Path | None, as_json: bool) -> int:
     """Say what a job is doing now, rank by rank (the newest job here, unless JOBDIR is given)."""
@@ -43,14 +44,16 @@ def status(job_dir: Path | None, as_json: bool) -> int:
 
 
 @click.command()
-@click.argument("job_dir", type=click.Path(path_type=Path), required=False)
+@click.argument("job_dir", type=GivenPath(), required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def why(job_dir: Path | None, as_json: bool) -> int:
     """Say what the last incident was, with all that speaks for and against."""
     folder = find_job(job_dir)
     story, left_out = _last_story(folder)
     last = next((event for event, _ in reversed(story) if event.kind in _FOUND), None)
-    bundle = next((event.path for event, _ in reversed(story) if event.kind == "bundle_sealed" and event.path is not None), None)
+    if last is None:
+        _check_events(folder)
+    bundle = _bundle_of(folder, story)
     said = _of_bundle(bundle) or _of_state(folder)
     if as_json:
         events = [event for _, event in story]
@@ -82,6 +85,29 @@ def _last_story(folder: Path) -> tuple[list[tuple[Told, dict[str, Any]]], int]:
                 counts.append(1)
     last = next((event for event, _ in reversed(events) if event.kind in _FOUND), None)
     return [pair for pair in events if last is not None and pair[0].incident == last.incident], sum(counts)
+
+
+def _check_events(folder: Path) -> None:
+    """Raises BadInput where there is a file of events and no event in it: that nothing was suspected cannot be said then."""
+    path = folder / "events.jsonl"
+    if next(read_events(folder), None) is None and path.exists() and path.stat().st_size > 0:
+        raise BadInput(f"{path} holds no event", help="Was it edited, or is it another program's? `rankpatrol status` reads state.json.")
+
+
+def _bundle_of(folder: Path, story: list[tuple[Told, dict[str, Any]]]) -> str | None:
+    """Where the bundle lies: in this folder, which may have been moved or copied since, else where it was sealed."""
+    sealed = next((event.path for event, _ in reversed(story) if event.kind == "bundle_sealed" and event.path is not None), None)
+    if sealed is None:
+        return None
+    here = folder / "incidents" / Path(sealed).name
+    return str(here) if _lies_at(here) else sealed
+
+
+def _lies_at(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _health(state: JobState, age_s: float) -> ExitCode:
@@ -207,7 +233,9 @@ def _print_why(last: Told, said: Said, story: list[Told], bundle: str | None) ->
     for event in story:
         console.print(shown(f"  {_local_time('%H:%M:%S', event.at_unix_s)} {_say_event(event)}", "dim"))
     if bundle is not None:
-        console.print(shown(f"  evidence: {bundle} (open report.html in it, or: rankpatrol bundle show {bundle})"))
+        where = f"{bundle} (open report.html in it, or: rankpatrol bundle show {bundle})"
+        gone = f"{bundle} is not there any more: moved or removed, or on another machine"
+        console.print(shown(f"  evidence: {where if _lies_at(Path(bundle)) else gone}"))
 
 
 def _say_event(event: Told) -> str:

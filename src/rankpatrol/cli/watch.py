@@ -14,6 +14,7 @@ from rich.table import Table
 from rankpatrol.agent.once import Glimpse, glimpse
 from rankpatrol.agent.watching import Wanted, Watching, look_around
 from rankpatrol.cli.elsewhere import go_to_job
+from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.screen import shown
 from rankpatrol.cli.words import say, say_json
 from rankpatrol.config.settings import PATIENCE
@@ -38,7 +39,7 @@ _CODES = {"healthy": ExitCode.OK, "benign_wait": ExitCode.OK, "undetermined": Ex
 )
 @click.option("--patience", default="180s", show_default=True, help="How long nothing may work before it is a hang.")
 @click.option("--record", is_flag=True, help="Keep what the judge saw, for `rankpatrol replay`: recording.jsonl in the job directory.")
-@click.option("--job-dir", type=click.Path(path_type=Path), help="Where events and evidence go.  [default: rankpatrol-runs/watch-NAME-UTC]")
+@click.option("--job-dir", type=GivenPath(), help="Where events and evidence go.  [default: rankpatrol-runs/watch-NAME-UTC]")
 def watch(
     pid: int | None,
     job: str | None,

@@ -16,6 +16,7 @@ import click
 import msgspec
 from rich.console import Console
 
+from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.screen import shown
 from rankpatrol.cli.words import say
 from rankpatrol.config.settings import PATIENCE
@@ -60,7 +61,7 @@ class Draw(Record, frozen=True):
 @click.option("--patience", default="20s", show_default=True, help="The patrol's patience.")
 @click.option("--attached", is_flag=True, help="Start the training without rankpatrol, and watch it from outside.")
 @click.option("--record", is_flag=True, help="Keep what the judge saw, for `rankpatrol replay`; with --keep also of runs that passed.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for the scorecard and for what failed runs left.")
+@click.option("--out", type=GivenPath(file_okay=False), help="Folder for the scorecard and for what failed runs left.")
 @click.option("--watch", is_flag=True, help="Print what the patrol tells while a run goes on.")
 @click.option("--keep", is_flag=True, help="Keep the folders of runs that passed, too.")
 def main(  # ruff: ignore[PLR0913, PLR0917] - one parameter an option
