@@ -8,6 +8,7 @@ from pathlib import Path
 from rankpatrol.launch.rundir import RunDir
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.lease import Lease, take_lease
+from rankpatrol.system.state_dir import state_dir
 
 # SIGTERM, KillWait and the epilogs may take minutes, and the checkpoint is read after them.
 LEASE_S = 900.0
@@ -22,8 +23,7 @@ def slurm_lease(job: str) -> Path:
     """Of a cluster's job: in RANKPATROL_LEASES, else the user's state directory, which nodes share where homes do."""
     if chosen := os.environ.get("RANKPATROL_LEASES"):
         return Path(chosen) / f"slurm-{job}"
-    state = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(state) if state.startswith("/") else Path.home() / ".local" / "state") / "rankpatrol" / "leases" / f"slurm-{job}"
+    return state_dir() / "leases" / f"slurm-{job}"
 
 
 @contextlib.contextmanager

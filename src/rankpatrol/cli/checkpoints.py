@@ -20,6 +20,7 @@ from rankpatrol.checkpoints.verifier import Closeness, Verifier
 from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.words import plain, say, say_json
 from rankpatrol.core.errors import ExitCode, UsageProblem
+from rankpatrol.system.state_dir import state_dir
 
 _SEVERITY = (ExitCode.OK, ExitCode.WARNING, ExitCode.UNKNOWN, ExitCode.CRITICAL)
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG])B?(?:/s)?", re.IGNORECASE)
@@ -212,13 +213,11 @@ def _progress() -> Iterator[Callable[[int], None] | None]:
 
 
 def _own_ledger() -> Path | None:
-    """The user's own, where the XDG base directory specification keeps state; None for a user without a home."""
-    told = os.environ.get("XDG_STATE_HOME", "")
+    """The user's own, in the state directory; None for a user without a home."""
     try:
-        state = Path(told) if told.startswith("/") else Path.home() / ".local" / "state"
+        return state_dir() / "checkpoints.json"
     except RuntimeError:
         return None
-    return state / "rankpatrol" / "checkpoints.json"
 
 
 def _cores() -> int:

@@ -19,6 +19,7 @@ from rankpatrol.core.durations import say_duration
 from rankpatrol.core.errors import BadInput, ExitCode, PatrolError
 from rankpatrol.core.records import Missing, Record
 from rankpatrol.journal import read_events
+from rankpatrol.launch.pauses import Pause, machine_pause, say_since
 from rankpatrol.system.files import read_plain
 
 _MOST_BYTES = 64 << 20
@@ -33,13 +34,18 @@ _GOES_ON = frozenset({"slow", "benign_wait", "healthy"})
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def status(job_dir: Path | None, as_json: bool) -> int:
     """Say what a job is doing now, rank by rank (the newest job here, unless JOBDIR is given)."""
-    folder = find_job(job_dir)
+    try:
+        folder = find_job(job_dir)
+    except BadInput:
+        _print_machine_pause(None, err=True)
+        raise
     state, whole = read_state(folder)
     age_s = max(0.0, time.time() - state.at_unix_s)
     if as_json:
-        say_json({**whole, "age_s": round(age_s, 1)})
+        say_json({**whole, "age_s": round(age_s, 1), "machine_paused": machine_pause()})
     else:
         _print_status(folder, state, age_s)
+        _print_machine_pause(state.paused)
     return _health(state, age_s)
 
 
@@ -148,13 +154,18 @@ def _print_standing(console: Console, folder: Path, state: JobState) -> None:
     """What waits for a person: a pause, a question."""
     pause = state.paused
     if pause is not None and not state.ended:
-        since = _local_time("%Y-%m-%d %H:%M:%S", pause.since_unix_s)
-        why = f" ({pause.why})" if pause.why else ""
         command = "rankpatrol unpause" + (f" {shlex.quote(str(folder))}" if pause.scope == "job" else "")
-        console.print(shown(f"actions are paused since {since} by {pause.by}{why}; watching goes on. To end it: {command}", "yellow"))
+        console.print(shown(f"actions are paused {say_since(pause)}; watching goes on. To end it: {command}", "yellow"))
     if state.answer_with is not None and not state.ended:
         console.print(shown(f"it waits for an answer; why: rankpatrol why {shlex.quote(str(folder))}", "bold"))
         console.print(shown(f"                     to act: {state.answer_with}", "bold"))
+
+
+def _print_machine_pause(told: Pause | None, *, err: bool = False) -> None:
+    """The pause of all jobs, where the job's own agent has not told of it: this job has ended, or its agent has not seen it yet."""
+    pause = machine_pause()
+    if pause is not None and (told is None or told.scope != "machine"):
+        say(f"all jobs of this user on this machine are paused {say_since(pause)}. To end it: rankpatrol unpause", err=err)
 
 
 def _local_time(form: str, unix_s: float) -> str:
