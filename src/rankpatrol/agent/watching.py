@@ -64,6 +64,10 @@ class Watching:
         """True while there is a job left."""
         return bool(self._kept)
 
+    def job_dirs(self) -> tuple[str, ...]:
+        """Where what is seen of each job is written."""
+        return tuple(attachment.spec.job_dir for attachment, _ in self._kept.values())
+
     def leave(self) -> None:
         """End the watch; the jobs go on."""
         for attachment, keeper in self._kept.values():

@@ -79,6 +79,7 @@ def call(arguments: list[str]) -> int:
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
     except (click.Abort, KeyboardInterrupt):
+        say("rankpatrol: interrupted", err=True)
         return 130
     except (BrokenPipeError, SystemExit) as leaving:
         return _left(leaving)

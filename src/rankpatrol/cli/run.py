@@ -11,9 +11,8 @@ import click
 
 from rankpatrol.agent.voice import release_terminal
 from rankpatrol.cli.paths import GivenPath
-from rankpatrol.cli.settings import config_option, setting_options
+from rankpatrol.cli.settings import config_option, setting_options, settled
 from rankpatrol.cli.words import say
-from rankpatrol.config.resolve import Sources, resolve, strangers, values
 from rankpatrol.core.errors import BadInput, NoPermission, UsageProblem
 from rankpatrol.evidence.redact import redact_command
 from rankpatrol.launch.parent import check_command, launch_environment, make_job_dir, run_job
@@ -40,10 +39,7 @@ def run(job_dir: Path | None, config: Path | None, record: bool, command: tuple[
     if not words:
         raise UsageProblem("there is no command to run", help="Write it last: rankpatrol run torchrun --nproc-per-node 4 train.py")
     check_command(words)
-    if unknown := strangers(os.environ):
-        said = ", ".join(f"{name} (did you mean {meant}?)" if meant else name for name, meant in unknown.items())
-        raise UsageProblem(f"no setting is called {said}", help="Put it right, or unset it: what was meant by it would not be done.")
-    settings = values(resolve(Sources.here(config), {name.replace("_", "-"): value for name, value in given.items()}))
+    settings = settled(config, given)
     checkpoints: Path | None = settings["checkpoints"]
     if checkpoints is None and any("{checkpoint}" in word for word in words):
         raise UsageProblem(

@@ -9,7 +9,7 @@ import click
 
 from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.words import say, say_json
-from rankpatrol.config.resolve import Origin, Sources, resolve, strangers
+from rankpatrol.config.resolve import Origin, Sources, resolve, strangers, values
 from rankpatrol.config.settings import SETTINGS, Setting
 from rankpatrol.core.errors import UsageProblem
 
@@ -42,6 +42,14 @@ def setting_options(*names: str) -> Callable[[Decorated], Decorated]:
         return function
 
     return decorate
+
+
+def settled(config: Path | None, given: dict[str, Any]) -> dict[str, Any]:
+    """The values that hold here, by their names in Python; `given` is the command line's. Raises UsageProblem, BadInput, NoPermission."""
+    if unknown := strangers(os.environ):
+        said = ", ".join(f"{name} (did you mean {meant}?)" for name, meant in unknown.items())
+        raise UsageProblem(f"no setting is called {said}", help="Put it right, or unset it: what was meant by it would not be done.")
+    return values(resolve(Sources.here(config), {name.replace("_", "-"): value for name, value in given.items()}))
 
 
 def _option(setting: Setting) -> Callable[[Decorated], Decorated]:

@@ -1,13 +1,15 @@
 """`rankpatrol watch`: patrol a job that already runs. Nothing of it is touched, and nobody is ended."""
 
 import re
+import shlex
 import signal
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import click
-import msgspec
 from rich.console import Console
 from rich.table import Table
 
@@ -16,8 +18,8 @@ from rankpatrol.agent.watching import Wanted, Watching, look_around
 from rankpatrol.cli.elsewhere import go_to_job
 from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.screen import shown
+from rankpatrol.cli.settings import config_option, setting_options, settled
 from rankpatrol.cli.words import say, say_json
-from rankpatrol.config.settings import PATIENCE
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.discover.records import FoundJob, Survey
 from rankpatrol.launch.parent import make_job_dir
@@ -25,6 +27,8 @@ from rankpatrol.launch.rundir import JobSpec
 from rankpatrol.system.clock import SystemClock
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+# Looks at so many jobs at once: each takes seconds, for the most part of waiting, and some CPU for the stacks.
+_SIDE_BY_SIDE = 8
 _CODES = {"healthy": ExitCode.OK, "benign_wait": ExitCode.OK, "undetermined": ExitCode.UNKNOWN}
 
 
@@ -35,21 +39,27 @@ _CODES = {"healthy": ExitCode.OK, "benign_wait": ExitCode.OK, "undetermined": Ex
 @click.option("--once", is_flag=True, help="Look for some seconds, say what is seen, and leave.")
 @click.option("--json", "as_json", is_flag=True, help="With --once: print one JSON document.")
 @click.option(
-    "--policy", type=click.Choice(["observe"]), default="observe", show_default=True, help="What was not started here is not ended."
+    "--policy",
+    type=click.Choice(["observe"]),
+    default="observe",
+    show_default=True,
+    expose_value=False,
+    help="What was not started here is not ended.",
 )
-@click.option("--patience", default="180s", show_default=True, help="How long nothing may work before it is a hang.")
+@setting_options("patience", "jobs-dir")
+@config_option
 @click.option("--record", is_flag=True, help="Keep what the judge saw, for `rankpatrol replay`: recording.jsonl in the job directory.")
-@click.option("--job-dir", type=GivenPath(), help="Where events and evidence go.  [default: rankpatrol-runs/watch-NAME-UTC]")
+@click.option("--job-dir", type=GivenPath(), help="Where events and evidence go.  [default: JOBS-DIR/watch-NAME-UTC-PID]")
 def watch(
     pid: int | None,
     job: str | None,
     everything: bool,
     once: bool,
     as_json: bool,
-    policy: str,
-    patience: str,
+    config: Path | None,
     record: bool,
     job_dir: Path | None,
+    **given: Any,
 ) -> int:
     """Patrol jobs that already run: no restart, no probe, nothing touched.
 
@@ -63,27 +73,27 @@ def watch(
         raise UsageProblem("--json goes with --once", help="A watch that goes on writes events.jsonl in its job directory.")
     if record and once:
         raise UsageProblem("--record goes with a watch that goes on", help="Leave --once out: some seconds are no recording.")
-    patience_s = PATIENCE.from_text(patience)
+    settings = settled(config, given)
     wanted = Wanted(pid=pid, job=job)
     jobs, found = look_around(wanted)
     if job is not None and not jobs:
-        go_to_job(job, lambda local_id: _words(local_id, patience, job_dir, once=once, as_json=as_json))
+        go_to_job(job, lambda local_id: _words(local_id, settings, job_dir, once=once, as_json=as_json))
     _check(jobs, found, wanted)
     if once:
         return _once(jobs, found, as_json=as_json)
 
     def spec_of(each: FoundJob) -> JobSpec:
-        spec = _spec(each, policy, patience_s, job_dir if not everything else None)
-        return msgspec.structs.replace(spec, record=record)
+        return _spec(each, job_dir if not everything else None, settings, record=record)
 
     return _follow(wanted, jobs, spec_of)
 
 
-def _words(job: str, patience: str, job_dir: Path | None, *, once: bool, as_json: bool) -> list[str]:
-    """The same command, for the nodes of the job."""
+def _words(job: str, settings: dict[str, Any], job_dir: Path | None, *, once: bool, as_json: bool) -> list[str]:
+    """The same command, for the nodes of the job, with the settings of here."""
+    here = ["--patience", f"{settings['patience']:.3f}s", "--jobs-dir", str(settings["jobs_dir"].absolute())]
     place = [] if job_dir is None else ["--job-dir", str(job_dir.absolute())]
     flags = [flag for flag, wanted in (("--once", once), ("--json", as_json)) if wanted]
-    return ["watch", "--job", job, "--patience", patience, *place, *flags]
+    return ["watch", "--job", job, *here, *place, *flags]
 
 
 def _check(jobs: tuple[FoundJob, ...], found: Survey, wanted: Wanted) -> None:
@@ -100,7 +110,8 @@ def _check(jobs: tuple[FoundJob, ...], found: Survey, wanted: Wanted) -> None:
 
 def _once(jobs: tuple[FoundJob, ...], found: Survey, *, as_json: bool) -> int:
     clock = SystemClock()
-    seen = [glimpse(job, clock) for job in jobs]
+    with ThreadPoolExecutor(min(_SIDE_BY_SIDE, max(1, len(jobs)))) as pool:
+        seen = list(pool.map(lambda job: glimpse(job, clock), jobs))
     if as_json:
         say_json({"jobs": seen, "unnumbered": found.unnumbered})
     else:
@@ -125,22 +136,23 @@ def _print(seen: Glimpse) -> None:
     console.print(table)
 
 
-def _spec(job: FoundJob, policy: str, patience_s: float, job_dir: Path | None) -> JobSpec:
+def _spec(job: FoundJob, job_dir: Path | None, settings: dict[str, Any], *, record: bool) -> JobSpec:
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", job.name)[:60] or "job"
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     pid = job.launcher.pid if job.launcher else job.ranks[0].process.pid
-    folder = make_job_dir(job_dir or Path("rankpatrol-runs") / f"watch-{name}-{stamp}-{pid}")
+    folder = make_job_dir(job_dir or settings["jobs_dir"] / f"watch-{name}-{stamp}-{pid}")
     say(f"rankpatrol: watching {job.name}, {len(job.ranks)} of {job.world_size} ranks here; job directory {folder}", err=True)
     return JobSpec(
         job=folder.name,
         job_dir=str(folder),
         command=(),
-        policy=policy,
-        patience_s=patience_s,
+        policy="observe",
+        patience_s=settings["patience"],
         checkpoints=None,
         started_unix_s=time.time(),
         probe=False,
         attached=True,
+        record=record,
     )
 
 
@@ -157,10 +169,18 @@ def _follow(wanted: Wanted, jobs: tuple[FoundJob, ...], spec_of: Callable[[Found
         if not watching.watches():
             raise BadInput("each of these jobs has a patrol already", help="It was started by `rankpatrol run`: rankpatrol status.")
         while watching.watches():
-            if signal.sigtimedwait(_ENDING, 1.0) is not None:
+            if (heard := signal.sigtimedwait(_ENDING, 1.0)) is not None:
+                _say_goodbye(signal.Signals(heard.si_signo), watching.job_dirs())
                 break
             watching.round()
     finally:
         watching.leave()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return ExitCode.OK
+
+
+def _say_goodbye(heard: signal.Signals, job_dirs: tuple[str, ...]) -> None:
+    """A watch may be ended at any time; what it wrote stays."""
+    say(f"rankpatrol: the watch ends ({heard.name}); what was watched goes on, without patrol", err=True)
+    for folder in job_dirs:
+        say(f"  what was seen: rankpatrol why {shlex.quote(folder)}", err=True)

@@ -7,7 +7,8 @@ from rankpatrol.config.settings import SETTINGS
 _HEAD = """\
 # Settings
 
-Each may stand in a file, in the environment or on the command line of `rankpatrol run`. The later one wins:
+Each may stand in a file, in the environment or on the command line of `rankpatrol run` (`watch` takes patience and jobs-dir). The later
+one wins:
 
 defaults < `/etc/rankpatrol/config.toml` < `$XDG_CONFIG_HOME/rankpatrol/config.toml` (`~/.config/…`) < `--config FILE` < environment
 < command line
