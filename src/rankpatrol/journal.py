@@ -96,9 +96,14 @@ def read_events(folder: Path, *, about: bytes = b"", left_out: Callable[[int], N
     With `about`, only lines in which this stands are decoded (hundreds of progress lines come on one incident). What is no event by the
     contract (an object with a kind and a time) is left out too, and `left_out` is told how many these were. Raises BadInput, NoPermission.
     """
+    return read_event_file(folder / "events.jsonl", about=about, left_out=left_out)
+
+
+def read_event_file(path: Path, *, about: bytes = b"", left_out: Callable[[int], None] = _nobody) -> Iterator[dict[str, Any]]:
+    """The same of a file by another name."""
     decoder = msgspec.json.Decoder(dict[str, Any])
     spoiled = 0
-    for line, whole in _lines(folder / "events.jsonl", about):
+    for line, whole in _lines(path, about):
         try:
             event = decoder.decode(line)
         except _UNREADABLE:

@@ -88,9 +88,14 @@ def _folders(paths: tuple[str, ...]) -> tuple[list[Diagnosis], tuple[str, ...], 
             rest.append(text)
             continue
         try:
-            answers += [answer for answer in (form.read(Path(text)),) if answer is not None]
+            answer = form.read(Path(text))
         except PatrolError as problem:
             missing.append(Missing(f"{problem} ({problem.help})"))
+            continue
+        if answer is None:
+            rest.append(text)
+        else:
+            answers.append(answer)
     return answers, tuple(rest), missing
 
 
