@@ -40,6 +40,7 @@ from rankpatrol.judge.records import (
     TimeoutNears,
 )
 from rankpatrol.judge.tape import AttemptOver, CrashFound
+from rankpatrol.launch.left_behind import FOR_GOOD, MOST_S
 from rankpatrol.launch.rundir import JobSpec, LauncherExit, OrderedEnd, Released, ResumePoint, RunDir, launcher_of
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.files import write_atomic
@@ -121,10 +122,19 @@ class Agent:
         if ended is None and (launcher is None or identify(launcher.pid) == launcher):
             return False
         self._follow_attempts()
+        if ended is not None and self._left_behind(ended):
+            return False
         if self._eyes.attempt is not None and self._eyes.attempt.number not in self._teller.ended:
             self._end_attempt(self._eyes.attempt)
         self._end_job(None if ended is None else ended.exit_code)
         return True
+
+    def _left_behind(self, ended: LauncherExit) -> bool:
+        """True while ranks outlive CMD though the user has ordered the end of all: their shims end them, and that is still our story."""
+        attempt = self._eyes.attempt
+        if attempt is None or attempt.over() or self._run_dir.read(FOR_GOOD, OrderedEnd) is None:
+            return False
+        return self._clock.unix_s() - ended.ended_unix_s < MOST_S
 
     def _mind_people(self) -> None:
         """What people have said since the last round: a pause, its end, an answer to the open question."""

@@ -3,6 +3,7 @@
 job.json                     what was started (JobSpec), written once by the parent
 agent.json                   the agent that runs now
 launcher.json                the launcher's identity; launcher_exit.json: how it ended; ending.json: a signal that ordered the end
+ending_for_good.json         SIGTERM, or a second Ctrl-C: what is left of the ranks once CMD has gone is ended by its shims
 spool/                       the agent's records and bundles, before they are carried to the job directory
 undelivered.json             some of them could not be carried: the run directory is kept
 openings/<attempt>.json      which start of the ranks this attempt is, by the first shim of it
