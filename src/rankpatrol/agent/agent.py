@@ -110,6 +110,7 @@ class Agent:
             self._orphans.ranks_gone(attempt)
             self._watch(attempt)
         self._mind_people()
+        self._teller.room(attempt, full=self._run_dir.is_full())
         self._write_state()
         return self._teller.one_line(attempt, self._eyes.best_step(), self.desk.open_incident(), self._recovery.switches.latest())
 
@@ -189,6 +190,7 @@ class Agent:
 
     def _begin_attempt(self, attempt: Attempt) -> None:
         if attempt.number not in self._teller.begun:
+            self._run_dir.keep_reserve()
             since = None if self._teller.begun else self._recovery.queued_since()
             self._teller.attempt_begins(attempt)
             if since is not None:
@@ -301,7 +303,12 @@ class Agent:
 
     def _write_state(self, ended: str | None = None) -> None:
         view = JobView(self._spec, self._eyes, self._judge_state, self.desk.state, self._recovery.checkpoints.latest(), ended)
-        view = view._replace(pause=self._recovery.switches.latest(), question=self._question(), asides=self._asides.open())
+        view = view._replace(
+            pause=self._recovery.switches.latest(),
+            question=self._question(),
+            asides=self._asides.open(),
+            run_dir_full=self._teller.run_dir_full,
+        )
         content = state_of(view, self._clock)
         path = Path(self._spec.job_dir) / "state.json"
         self._teller.courier.send(lambda: write_atomic(path, content), instead_of="state.json")

@@ -29,6 +29,7 @@ class JobView(NamedTuple):
     pause: Pause | None = None
     question: str | None = None
     asides: tuple[IncidentState, ...] = ()
+    run_dir_full: str | None = None
 
 
 def state_of(view: JobView, clock: Clock) -> bytes:
@@ -50,6 +51,7 @@ def state_of(view: JobView, clock: Clock) -> bytes:
         "paused": view.pause,
         "answer_with": view.question,
         "asides": view.asides,
+        "run_dir_full": view.run_dir_full,
         "checkpoints": view.checkpoints,
     }
     return msgspec.json.format(msgspec.json.encode(redact_record(msgspec.to_builtins(state))))

@@ -78,6 +78,7 @@ class JobState(Record, frozen=True, kw_only=True):
     asides: tuple[Aside, ...] = ()
     paused: Pause | None = None
     answer_with: str | None = None
+    run_dir_full: str | None = None
 
 
 class Told(Record, frozen=True, kw_only=True):

@@ -156,6 +156,9 @@ def _print_standing(console: Console, folder: Path, state: JobState) -> None:
     if pause is not None and not state.ended:
         command = "rankpatrol unpause" + (f" {shlex.quote(str(folder))}" if pause.scope == "job" else "")
         console.print(shown(f"actions are paused {say_since(pause)}; watching goes on. To end it: {command}", "yellow"))
+    if state.run_dir_full is not None and not state.ended:
+        full = f"no room in {state.run_dir_full}, through which agent and ranks speak: make some there, or a hang may not be recovered"
+        console.print(shown(full, "yellow"))
     if state.answer_with is not None and not state.ended:
         console.print(shown(f"it waits for an answer; why: rankpatrol why {shlex.quote(str(folder))}", "bold"))
         console.print(shown(f"                     to act: {state.answer_with}", "bold"))
