@@ -59,22 +59,27 @@ class _TextFile(GivenPath):
 _SAVE = "Save it with: nvidia-smi topo -m > topo.txt"
 _MOST_BYTES = 16 << 20
 _FOLDER = GivenPath(exists=True, file_okay=False, as_type=str)
-_ROOT = click.option("--root", type=_FOLDER, default="/", help="Read sysfs and /proc below this folder.")
+_ROOT = click.option("--root", type=_FOLDER, default="/", show_default=True, help="Read sysfs and /proc below this folder.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
-@click.group()
+@click.group(short_help="NUMA: where GPUs and memory are, where ranks run.")
 def affinity() -> None:
     """NUMA: where GPUs, CPUs and memory are, where ranks belong, and where they really run."""
 
 
-@affinity.command()
+@affinity.command(short_help="Nodes, CPUs, GPUs and their network adapters.")
 @click.option("--measure", "measured", is_flag=True, help="Measure latency and bandwidth of each node's memory; some seconds of one CPU.")
-@click.option("--topo", type=_TextFile(), help="Cross-check with the output of nvidia-smi topo -m (- for standard input).")
+@click.option(
+    "--topo",
+    type=_TextFile(),
+    metavar="FILE",
+    help="Cross-check with the output of nvidia-smi topo -m (- for standard input).  [default: no check]",
+)
 @_ROOT
 @_JSON
 def show(*, measured: bool, topo: str | None, root: str, as_json: bool) -> int:
-    """Nodes, CPUs, GPUs and the network adapters nearest to them. Exits with 1 where witnesses contradict each other."""
+    """Nodes, CPUs, GPUs and the network adapters nearest to them. Exit code: 0, or 1 where witnesses contradict each other."""
     ground, held = binder.survey([os.environ], root, ask_driver=True), kernel.held()
     nics = sysfs.read_nics(root)
     doubts = _doubts(ground, topo)
@@ -95,16 +100,24 @@ def show(*, measured: bool, topo: str | None, root: str, as_json: bool) -> int:
     return ExitCode.WARNING if doubts else ExitCode.OK
 
 
-@affinity.command()
-@click.option("--ranks", type=click.IntRange(min=1), help="How many ranks this machine will run.  [default: one a visible GPU]")
+@affinity.command(short_help="Where each rank of a job would be bound.")
+@click.option(
+    "--ranks", type=click.IntRange(min=1), metavar="N", help="How many ranks this machine will run.  [default: one a visible GPU]"
+)
 @click.option("--mode", type=click.Choice([NODE, CORE]), default=NODE, show_default=True, help="Share a node's CPUs, or split its cores.")
-@click.option("--memory", type=click.Choice([PREFERRED, STRICT, NO_MEMORY]), default=PREFERRED, show_default=True, help="As for bind.")
+@click.option(
+    "--memory",
+    type=click.Choice([PREFERRED, STRICT, NO_MEMORY]),
+    default=PREFERRED,
+    show_default=True,
+    help="How memory is bound: see `rankpatrol bind --help`.",
+)
 @_ROOT
 @_JSON
 def plan(*, ranks: int | None, mode: str, memory: str, root: str, as_json: bool) -> int:
     """Where each rank of a job started here would be bound, from this very cpuset and environment. Nothing is changed.
 
-    Exits with 1 where a rank would not be bound though there is something to bind.
+    Exit code: 0, or 1 where a rank would not be bound though there is something to bind.
     """
     ground, held = binder.survey([os.environ], root), kernel.held()
     if root != "/":  # another machine: all of it is allowed
@@ -124,16 +137,25 @@ def plan(*, ranks: int | None, mode: str, memory: str, root: str, as_json: bool)
     return ExitCode.WARNING if any(one.decision == REFUSED for one in made) else ExitCode.OK
 
 
-@affinity.command()
+@affinity.command(short_help="Whether running ranks are where their GPUs are.")
 @click.option(
-    "--pid", "pids", type=int, multiple=True, help="Look at this process and its descendants; may be repeated.  [default: all ranks]"
+    "--pid",
+    "pids",
+    type=click.IntRange(min=1),
+    metavar="PID",
+    multiple=True,
+    help="Look at this process and its descendants; may be repeated.  [default: all ranks]",
 )
-@click.option("--gpu", metavar="PCI", help="The GPU of the process named by --pid, where its environment does not say.")
+@click.option(
+    "--gpu",
+    metavar="PCI",
+    help="The GPU of the process named by --pid, by its PCI address (0000:18:00.0).  [default: what its environment says]",
+)
 @_JSON
 def check(*, pids: tuple[int, ...], gpu: str | None, as_json: bool) -> int:
     """Where the threads of running ranks may run, and where their memory lies: with their GPU or not.
 
-    Exits with 1 where a rank is misbound, 3 where that cannot be told of one.
+    Exit code: 0, or 1 where a rank is misbound, 3 where that cannot be told of one.
     """
     if gpu is not None and len(pids) != 1:
         raise UsageProblem("--gpu needs exactly one --pid", help="rankpatrol affinity check --pid PID --gpu 0000:18:00.0")

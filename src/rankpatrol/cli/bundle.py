@@ -30,7 +30,7 @@ def bundle() -> None:
     """Check and read sealed bundles of evidence."""
 
 
-@bundle.command("verify")
+@bundle.command("verify", short_help="Compare every file with the manifest.")
 @_path
 @_json
 @click.pass_context
@@ -51,7 +51,7 @@ def verify_command(context: click.Context, path: Path, *, as_json: bool) -> None
     context.exit(_exit_code(seen))
 
 
-@bundle.command("show")
+@bundle.command("show", short_help="Tell the story of a bundle.")
 @_path
 @_json
 @click.pass_context

@@ -18,10 +18,12 @@ from rankpatrol.launch.rundir import JobSpec
 from rankpatrol.system.clock import SystemClock
 
 
-@click.command()
-@click.option("--pid", type=click.IntRange(min=1), help="A launcher or a rank; its children are captured with it.")
-@click.option("--job", help="A job that `rankpatrol run` started: its id, or its job directory.")
-@click.option("--out", type=GivenPath(), required=True, help="Where the bundle goes; must not be there yet.")
+@click.command(short_help="Seal the evidence of a job now; nothing is stopped.")
+@click.option(
+    "--pid", type=click.IntRange(min=1), metavar="PID", help="A launcher or a rank; its children are captured with it.  [default: --job]"
+)
+@click.option("--job", metavar="JOB", help="A job that `rankpatrol run` started: its id, or its job directory.  [default: --pid]")
+@click.option("--out", type=GivenPath(), metavar="FOLDER", required=True, help="Where the bundle goes; must not be there yet.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def capture(pid: int | None, job: str | None, out: Path, *, as_json: bool) -> int:
     """Take and seal the evidence of a job as it is now: stacks, processes, logs, the machine. Nothing is stopped, nothing is ended.

@@ -33,11 +33,11 @@ def _exit_code(found: Diagnosis) -> int:
     return _EXITS.get(found.verdict, ExitCode.CRITICAL)
 
 
-@click.command("diagnose")
-@click.argument("paths", nargs=-1)
+@click.command("diagnose", short_help="Say what logs, bundles and pasted texts tell of a job.")
+@click.argument("paths", nargs=-1, metavar="PATH...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def diagnose_command(paths: tuple[str, ...], *, as_json: bool) -> int:
-    """Say what PATH… tell of a job: a sealed bundle, a log, a folder of logs, or - for standard input.
+    """Say what each PATH tells of a job: a sealed bundle, a log, a folder of logs, or - for standard input.
 
     Exit code: 0 healthy or a wait that ends by itself, 1 slow, ended in order, or a loss that is no number, 2 hang or crash,
     3 not to be decided, 65 nothing readable.

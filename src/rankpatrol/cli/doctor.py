@@ -32,9 +32,11 @@ _MARKS = {
 }
 
 
-@click.command()
-@click.argument("job_dir", type=GivenPath(), required=False)
-@click.option("--python", type=GivenPath(as_type=str), help="The training's interpreter.  [default: torchrun's, or the job's own]")
+@click.command(short_help="Say what works here, what is missing, what is touched.")
+@click.argument("job_dir", type=GivenPath(), required=False, metavar="[JOBDIR]")
+@click.option(
+    "--python", type=GivenPath(as_type=str), metavar="FILE", help="The training's interpreter.  [default: torchrun's, or the job's own]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def doctor(job_dir: Path | None, python: str | None, *, as_json: bool) -> int:
     """Say what works here, what is missing and what is touched, each with the fix or the switch; of the job in JOBDIR too.

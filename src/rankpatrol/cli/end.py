@@ -22,16 +22,27 @@ from rankpatrol.schedulers.slurm_words import checked_node, why_waiting
 from rankpatrol.system.clock import SystemClock
 
 
-@click.command()
-@click.option("--job", required=True, help="A job directory, its name, or a Slurm job id.")
+@click.command(short_help="End or requeue a job by its id, evidence first.")
+@click.option("--job", required=True, metavar="JOB", help="A job directory, its name, or a Slurm job id.")
 @click.option("--requeue", is_flag=True, help="Have it start again under the same id.")
-@click.option("--checkpoints", type=GivenPath(), help="With --requeue: it starts only where the newest one is good.")
-@click.option("--avoid", "avoid", multiple=True, metavar="NODE", help="With --requeue: not on this node; more than once for more.")
+@click.option(
+    "--checkpoints",
+    type=GivenPath(),
+    metavar="FOLDER",
+    help="With --requeue: it starts only where the newest one is good.  [default: not looked at]",
+)
+@click.option(
+    "--avoid",
+    "avoid",
+    multiple=True,
+    metavar="NODE",
+    help="With --requeue: not on this node; may be repeated.  [default: the culprits' nodes]",
+)
 @click.option("--keep-suspects", is_flag=True, help="With --requeue: the culprits' nodes are not left out.")
 @click.option("--drain", is_flag=True, help="Drain the nodes for all jobs, instead of excluding them from this one.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done; so it is without --yes.")
 @click.option("--yes", is_flag=True, help="Do it.")
-@click.option("--out", type=GivenPath(), help="Where the evidence goes.  [default: rankpatrol-runs/end-JOB-UTC]")
+@click.option("--out", type=GivenPath(), metavar="FOLDER", help="Where the evidence goes.  [default: rankpatrol-runs/end-JOB-UTC]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def end(
     job: str,

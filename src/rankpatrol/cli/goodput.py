@@ -38,10 +38,10 @@ _BAR_COLUMNS = 40
 _MOST_BYTES = 8 << 30
 
 
-@click.command()
+@click.command(short_help="Say where a job's wall time went.")
 @click.argument("job_dirs", nargs=-1, required=True, type=GivenPath(), metavar="JOBDIR...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--svg", type=GivenPath(dir_okay=False), help="Draw the account into FILE as well.", metavar="FILE")
+@click.option("--svg", type=GivenPath(dir_okay=False), help="Draw the account into FILE as well.  [default: no picture]", metavar="FILE")
 def goodput(job_dirs: tuple[Path, ...], as_json: bool, svg: Path | None) -> None:
     """Say where a job's wall time went, and what each incident cost, from events.jsonl alone.
 

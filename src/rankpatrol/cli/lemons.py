@@ -17,14 +17,16 @@ from rankpatrol.lemons.records import Memory, NodeStory
 _DAY_S = 86400
 
 
-@click.command()
+@click.command(short_help="Say which nodes failed, and which to leave out.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--forget", metavar="NODE", help="Forget NODE's incidents, since it was mended.")
+@click.option(
+    "--forget", metavar="NODE", help="Forget NODE's incidents, since it was mended; needs --yes.  [default: nothing is forgotten]"
+)
 @click.option("--yes", is_flag=True, help="Yes, forget them.")
 def lemons(as_json: bool, forget: str | None, yes: bool) -> int:
     """Say which nodes failed in your jobs of the last 30 days, and which of them to leave out.
 
-    Only incidents that may be of the machine count, and only on a node that stands out among others. Exits with 1 where there is one
+    Only incidents that may be of the machine count, and only on a node that stands out among others. Exit code: 0, or 1 where there is one
     to leave out.
     """
     path = lemon_path()

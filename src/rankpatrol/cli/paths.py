@@ -14,6 +14,7 @@ class GivenPath(click.Path):
 
     def __init__(self, *, exists: bool = False, file_okay: bool = True, dir_okay: bool = True, as_type: type = Path) -> None:
         super().__init__(exists=exists, file_okay=file_okay, dir_okay=dir_okay, readable=False, path_type=as_type)
+        self.name = "file" if not dir_okay else "folder" if not file_okay else "path"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":

@@ -16,16 +16,16 @@ from rankpatrol.journal import read_events
 from rankpatrol.launch.pauses import Pause, job_switch, lift_pause, machine_switch, read_pause, set_pause, who_asks
 from rankpatrol.launch.rundir import Answer, RunDir
 
-_job_dir = click.argument("job_dir", type=GivenPath(), required=False)
+_job_dir = click.argument("job_dir", type=GivenPath(), required=False, metavar="[JOBDIR]")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 # A fresh look, a seal, the end of the attempt: half a minute on a slow machine, and the last of it a rank's own clean-up.
 _DONE_WITHIN_S = 90.0
 _POLL_S = 0.2
 
 
-@click.command()
+@click.command(short_help="Stop every action: nobody acts, watching goes on.")
 @_job_dir
-@click.option("--why", default="", help="For those who find the switch later.")
+@click.option("--why", default="", metavar="TEXT", help="The reason, for those who find the switch later.  [default: none]")
 @_json
 def pause(job_dir: Path | None, why: str, *, as_json: bool) -> None:
     """Stop every action of the job in JOBDIR (or by its id); without it, of all jobs of this user on this machine, also of those to come.
@@ -45,7 +45,7 @@ def pause(job_dir: Path | None, why: str, *, as_json: bool) -> None:
         say(f"{whom}: nobody acts until: rankpatrol unpause{f' {job_dir}' if job_dir else ''}")
 
 
-@click.command()
+@click.command(short_help="Let jobs be acted upon again.")
 @_job_dir
 @_json
 def unpause(job_dir: Path | None, *, as_json: bool) -> None:
@@ -65,8 +65,8 @@ def unpause(job_dir: Path | None, *, as_json: bool) -> None:
         say(f"all jobs of this user are still paused, by {other.by}: rankpatrol unpause")
 
 
-@click.command()
-@click.argument("job_dir", type=GivenPath())
+@click.command(short_help="Answer yes to what a job asks (--policy ask).")
+@click.argument("job_dir", type=GivenPath(), metavar="JOBDIR")
 @click.argument("incident", type=click.IntRange(min=1))
 @click.option("--yes", is_flag=True, help="Do it. Without it, only what would be done is said.")
 @_json

@@ -26,10 +26,12 @@ _GZIP = b"\x1f\x8b"
 _MOST_BYTES = 256 << 20
 
 
-@click.command()
-@click.argument("file", type=GivenPath())
-@click.option("--patience", help="How long nothing may work before it is a hang, such as 90s.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting of the judge; may be given several times.")
+@click.command(short_help="Judge a recorded job again, under other settings.")
+@click.argument("file", type=GivenPath(), metavar="FILE")
+@click.option("--patience", metavar="DURATION", help="How long nothing may work before it is a hang, such as 90s.  [default: as recorded]")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting of the judge; may be repeated.  [default: as recorded]"
+)
 @click.option("--policy", type=click.Choice(["observe", "recover"]), help="Never act, or end and resume.  [default: as recorded]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def replay(file: Path, patience: str | None, settings: tuple[str, ...], policy: str | None, as_json: bool) -> int:

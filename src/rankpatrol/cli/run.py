@@ -19,12 +19,12 @@ from rankpatrol.launch.parent import check_command, launch_environment, make_job
 from rankpatrol.launch.rundir import JobSpec, RunDir
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--job-dir", type=GivenPath(), help="Where events, logs and evidence go.  [default: JOBS-DIR/NAME-UTC]")
+@click.command(short_help="Start a training under patrol.", context_settings={"allow_interspersed_args": False})
+@click.option("--job-dir", type=GivenPath(), metavar="JOBDIR", help="Where events, logs and evidence go.  [default: JOBS-DIR/NAME-UTC]")
 @setting_options("policy", "patience", "checkpoints", "max-restarts", "probe", "bind", "jobs-dir")
 @config_option
 @click.option("--record", is_flag=True, help="Keep what the judge saw, for `rankpatrol replay`: JOBDIR/recording.jsonl.")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD...")
 def run(job_dir: Path | None, config: Path | None, record: bool, command: tuple[str, ...], **given: Any) -> int:
     """Start CMD (torchrun …, or any other command) under patrol, and end with its exit code.
 

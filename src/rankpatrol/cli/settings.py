@@ -14,7 +14,12 @@ from rankpatrol.config.settings import SETTINGS, Setting
 from rankpatrol.core.errors import UsageProblem
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-config_option = click.option("--config", type=GivenPath(), help="A TOML file of settings, above the user's and the system's own.")
+config_option = click.option(
+    "--config",
+    type=GivenPath(dir_okay=True),
+    metavar="FILE",
+    help="A TOML file of settings, above the user's and the system's.  [default: these alone]",
+)
 
 
 class _Word(click.ParamType):  # type: ignore[type-arg]  # generic in its newest version alone
@@ -24,7 +29,7 @@ class _Word(click.ParamType):  # type: ignore[type-arg]  # generic in its newest
         self.name, self._setting = setting.how.words, setting
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        return f"[{self.name}]"
+        return self._setting.how.metavar
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -65,7 +70,7 @@ def config() -> None:
     """Look at the settings."""
 
 
-@config.command("show")
+@config.command("show", short_help="Print the settings that hold here.")
 @click.option("--origin", is_flag=True, help="Say where each value comes from, and what it overrules.")
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")

@@ -16,13 +16,14 @@ from rankpatrol.launch.parent import SHIM, check_command
 _LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"})
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+@click.command(short_help="Run one rank under patrol, for other launchers.", context_settings={"allow_interspersed_args": False})
 @click.option(
     "--run-dir",
     type=GivenPath(),
+    metavar="FOLDER",
     help="The job's run directory (job.json of its job directory names it).  [default: RANKPATROL_RUN_DIR, which `rankpatrol run` sets]",
 )
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD...")
 def shim(run_dir: Path | None, command: tuple[str, ...]) -> NoReturn:
     """Run CMD as one rank under patrol: its log, its marks, its end held until the others' evidence is taken.
 

@@ -29,8 +29,8 @@ _LEFT_OUT = "of {folder}/events.jsonl, {count} lines could not be read (cut, or 
 _GOES_ON = frozenset({"slow", "benign_wait", "healthy"})
 
 
-@click.command()
-@click.argument("job_dir", type=GivenPath(), required=False)
+@click.command(short_help="Say what a job is doing now, rank by rank.")
+@click.argument("job_dir", type=GivenPath(), required=False, metavar="[JOBDIR]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def status(job_dir: Path | None, as_json: bool) -> int:
     """Say what a job is doing now, rank by rank (the newest job here, unless JOBDIR is given)."""
@@ -49,8 +49,8 @@ def status(job_dir: Path | None, as_json: bool) -> int:
     return _health(state, age_s)
 
 
-@click.command()
-@click.argument("job_dir", type=GivenPath(), required=False)
+@click.command(short_help="Say what the last incident was, for and against.")
+@click.argument("job_dir", type=GivenPath(), required=False, metavar="[JOBDIR]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def why(job_dir: Path | None, as_json: bool) -> int:
     """Say what the last incident was, with all that speaks for and against."""

@@ -32,9 +32,14 @@ _SIDE_BY_SIDE = 8
 _CODES = {"healthy": ExitCode.OK, "benign_wait": ExitCode.OK, "undetermined": ExitCode.UNKNOWN}
 
 
-@click.command()
-@click.option("--pid", type=click.IntRange(2), help="A job by its launcher's pid, or by any process of it.")
-@click.option("--job", help="A job by its id: SLURM_JOB_ID, or torchrun's --rdzv-id.")
+@click.command(short_help="Patrol jobs that already run; nothing is touched.")
+@click.option(
+    "--pid",
+    type=click.IntRange(2),
+    metavar="PID",
+    help="A job by its launcher's process number, or by any process of it.  [default: --job or --all]",
+)
+@click.option("--job", metavar="JOB", help="A job by its id: SLURM_JOB_ID, or torchrun's --rdzv-id.  [default: --pid or --all]")
 @click.option("--all", "everything", is_flag=True, help="All jobs of this node that may be read.")
 @click.option("--once", is_flag=True, help="Look for some seconds, say what is seen, and leave.")
 @click.option("--json", "as_json", is_flag=True, help="With --once: print one JSON document.")
@@ -49,7 +54,7 @@ _CODES = {"healthy": ExitCode.OK, "benign_wait": ExitCode.OK, "undetermined": Ex
 @setting_options("patience", "jobs-dir")
 @config_option
 @click.option("--record", is_flag=True, help="Keep what the judge saw, for `rankpatrol replay`: recording.jsonl in the job directory.")
-@click.option("--job-dir", type=GivenPath(), help="Where events and evidence go.  [default: JOBS-DIR/watch-NAME-UTC-PID]")
+@click.option("--job-dir", type=GivenPath(), metavar="JOBDIR", help="Where events and evidence go.  [default: JOBS-DIR/watch-NAME-UTC-PID]")
 def watch(
     pid: int | None,
     job: str | None,

@@ -53,15 +53,17 @@ class Draw(Record, frozen=True):
     ranks: int
 
 
-@click.command()
-@click.argument("ids", nargs=-1, metavar="[ID]…")
-@click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="Runs of each drill.")
-@click.option("--ranks", type=click.IntRange(2), default=4, show_default=True, help="Ranks of the training.")
-@click.option("--seed", help="Draws the same ranks and steps again; printed where it is not given.")
-@click.option("--patience", default="20s", show_default=True, help="The patrol's patience.")
+@click.command(short_help="Break real trainings on purpose, and score the patrol.")
+@click.argument("ids", nargs=-1, metavar="[ID...]")
+@click.option("--runs", type=click.IntRange(1), metavar="N", default=1, show_default=True, help="Runs of each drill.")
+@click.option("--ranks", type=click.IntRange(2), metavar="N", default=4, show_default=True, help="Ranks of the training.")
+@click.option("--seed", metavar="TEXT", help="Draws the same ranks and steps again.  [default: a new one, printed]")
+@click.option("--patience", default="20s", metavar="DURATION", show_default=True, help="The patrol's patience.")
 @click.option("--attached", is_flag=True, help="Start the training without rankpatrol, and watch it from outside.")
 @click.option("--record", is_flag=True, help="Keep what the judge saw, for `rankpatrol replay`; with --keep also of runs that passed.")
-@click.option("--out", type=GivenPath(file_okay=False), help="Folder for the scorecard and for what failed runs left.")
+@click.option(
+    "--out", type=GivenPath(file_okay=False), help="Folder for the scorecard and for what failed runs left.  [default: drill-runs/UTC]"
+)
 @click.option("--watch", is_flag=True, help="Print what the patrol tells while a run goes on.")
 @click.option("--keep", is_flag=True, help="Keep the folders of runs that passed, too.")
 def main(  # ruff: ignore[PLR0913, PLR0917] - one parameter an option
