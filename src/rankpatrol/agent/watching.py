@@ -88,4 +88,4 @@ def look_around(wanted: Wanted) -> tuple[tuple[FoundJob, ...], Survey]:
     """The wanted jobs of this node as it is now, and all that was found."""
     seen = list(candidates(VARIABLES, NAMES))
     found = survey(seen)
-    return matching(found, pid=wanted.pid, job=wanted.job, above=parents(seen)), found
+    return matching(found, pid=wanted.pid, job=wanted.job, parents=parents(seen)), found
