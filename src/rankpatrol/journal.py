@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from rankpatrol.core.errors import BadInput
+from rankpatrol.evidence.redact import redact_record
 from rankpatrol.incident.records import IncidentEvent
 from rankpatrol.system.background import Courier
 from rankpatrol.system.clock import Clock
@@ -71,7 +72,7 @@ class JsonLines:
 
 
 class Journal:
-    """Writes the two files. There is one writer: the agent."""
+    """Writes the two files, without the secrets that a log's words may hold. There is one writer: the agent."""
 
     def __init__(self, spool: Path, job_dir: Path, courier: Courier, clock: Clock) -> None:
         self._clock, self._courier = clock, courier
@@ -101,6 +102,7 @@ class Journal:
 
     def _write(self, places: list[JsonLines], record: Any) -> None:
         spooled, shared = places
+        record = redact_record(msgspec.to_builtins(record))
         spooled.append(record)
         self._courier.send(lambda: _carry(shared, record))
 
@@ -119,9 +121,14 @@ def read_events(folder: Path, *, about: bytes = b"", left_out: Callable[[int], N
     With `about`, only lines in which this stands are decoded (hundreds of progress lines come on one incident). What is no event by the
     contract (an object with a kind and a time) is left out too, and `left_out` is told how many these were. Raises BadInput, NoPermission.
     """
+    return read_event_file(folder / "events.jsonl", about=about, left_out=left_out)
+
+
+def read_event_file(path: Path, *, about: bytes = b"", left_out: Callable[[int], None] = _nobody) -> Iterator[dict[str, Any]]:
+    """The same of a file by another name."""
     decoder = msgspec.json.Decoder(dict[str, Any])
     spoiled = 0
-    for line, whole in _lines(folder / "events.jsonl", about):
+    for line, whole in _lines(path, about):
         try:
             event = decoder.decode(line)
         except _UNREADABLE:

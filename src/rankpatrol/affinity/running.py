@@ -9,8 +9,9 @@ from pathlib import Path
 from rankpatrol.affinity.audit import RunningProcess, Seen, Subject, memory_by_node
 from rankpatrol.affinity.cpus import is_number
 from rankpatrol.affinity.visible import LOCAL_RANKS, local_rank
+from rankpatrol.core.lineage import above
 from rankpatrol.core.records import Missing, Record
-from rankpatrol.system.process import stat_fields
+from rankpatrol.system.process import is_hidden, stat_fields
 
 # A rank's global number, by the launchers of LOCAL_RANKS.
 _GLOBAL_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
@@ -44,11 +45,11 @@ def running_ranks() -> tuple[RunningRank, ...]:
     parents = _parents()
     seen = {pid: found for pid in parents if (found := _look(pid, parents[pid])) is not None}
     # srun numbers torchrun too: the launcher nearest to the rank counts.
-    above = {pid for found in seen.values() for pid in _line(found.pid, parents) if pid in seen and seen[pid].launcher > found.launcher}
+    launchers = {pid for found in seen.values() for pid in above(found.pid, parents) if pid in seen and seen[pid].launcher > found.launcher}
     ranks = [
         found
         for found in seen.values()
-        if found.pid not in above and not any(pid in seen and pid not in above for pid in _line(found.pid, parents))
+        if found.pid not in launchers and not any(pid in seen and pid not in launchers for pid in above(found.pid, parents))
     ]
     ranks.sort(key=lambda found: (local_rank(found.environment).rank or 0, found.pid))
     return tuple(read_rank(found.pid, found.environment, parents) for found in ranks)
@@ -63,10 +64,24 @@ def running_process(pid: int) -> RunningRank | Missing:
     return environment if isinstance(environment, Missing) else read_rank(pid, environment, parents)
 
 
+def is_closed(pid: int) -> bool:
+    """Whether a process is there and the kernel does not let us see what it was started with."""
+    if is_hidden(pid):
+        return True
+    try:
+        if not _some_thread_is_stuck(pid):
+            Path(f"/proc/{pid}/environ").open("rb").close()
+    except PermissionError:
+        return True
+    except OSError:  # it has gone
+        return False
+    return False
+
+
 def read_rank(pid: int, environment: Mapping[str, str], parents: Mapping[int, int]) -> RunningRank:
     """A rank and its descendants, as they are now."""
     number = next((environment[name] for name in _GLOBAL_RANKS if is_number(environment.get(name, ""))), None)
-    family = [pid, *(child for child in sorted(parents) if pid in _line(child, parents))]
+    family = [pid, *(child for child in sorted(parents) if pid in above(child, parents))]
     processes = tuple(process for each in family if (process := _process(each)) is not None)
     if not processes:
         processes = (RunningProcess(pid=pid, name="?", threads={}, memory_bytes=Missing(f"process {pid} is gone")),)
@@ -109,14 +124,6 @@ def _parents() -> dict[int, int]:
             fields = _stat(int(name))
             if fields is not None and fields[0] not in "ZX":
                 found[int(name)] = int(fields[1])
-    return found
-
-
-def _line(pid: int, parents: Mapping[int, int]) -> list[int]:
-    """All that are above a process; a table read while processes come and go may hold a circle."""
-    found: list[int] = []
-    while (pid := parents.get(pid, 0)) and pid not in found:
-        found.append(pid)
     return found
 
 

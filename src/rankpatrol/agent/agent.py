@@ -42,6 +42,7 @@ from rankpatrol.judge.records import (
     TimeoutNears,
 )
 from rankpatrol.judge.tape import AttemptOver, CrashFound
+from rankpatrol.launch.left_behind import FOR_GOOD, MOST_S
 from rankpatrol.launch.rundir import JobSpec, LauncherExit, OrderedEnd, Released, ResumePoint, RunDir, launcher_of
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.files import write_atomic
@@ -121,6 +122,7 @@ class Agent:
             self._orphans.ranks_gone(attempt)
             self._watch(attempt)
         self._mind_people()
+        self._teller.room(attempt, full=self._run_dir.is_full())
         self._write_state()
         return self._teller.one_line(attempt, self._eyes.best_step(), self.desk.open_incident(), self._recovery.switches.latest())
 
@@ -135,6 +137,8 @@ class Agent:
         if self._waits_for_last_words():
             return False
         self._follow_attempts()
+        if ended is not None and self._left_behind(ended):
+            return False
         if self._eyes.attempt is not None and self._eyes.attempt.number not in self._teller.ended:
             self._end_attempt(self._eyes.attempt)
         self._end_job(None if ended is None else ended.exit_code)
@@ -148,6 +152,13 @@ class Agent:
     def leave(self) -> None:
         """The job goes on without us: somebody has told us to go."""
         self._metrics.leave()
+
+    def _left_behind(self, ended: LauncherExit) -> bool:
+        """True while ranks outlive CMD though the user has ordered the end of all: their shims end them, and that is still our story."""
+        attempt = self._eyes.attempt
+        if attempt is None or attempt.over() or self._run_dir.read(FOR_GOOD, OrderedEnd) is None:
+            return False
+        return self._clock.unix_s() - ended.ended_unix_s < MOST_S
 
     def _mind_people(self) -> None:
         """What people have said since the last round: a pause, its end, an answer to the open question."""
@@ -202,6 +213,7 @@ class Agent:
 
     def _begin_attempt(self, attempt: Attempt) -> None:
         if attempt.number not in self._teller.begun:
+            self._run_dir.keep_reserve()
             since = None if self._teller.begun else self._recovery.queued_since()
             self._teller.attempt_begins(attempt)
             if since is not None:
@@ -316,7 +328,11 @@ class Agent:
     def _state(self, ended: str | None = None) -> bytes:
         view = JobView(self._spec, self._eyes, self._judge_state, self.desk.state, self._recovery.checkpoints.latest(), ended)
         view = view._replace(
-            pause=self._recovery.switches.latest(), question=self._question(), asides=self._asides.open(), nodes=self._others.lines()
+            pause=self._recovery.switches.latest(),
+            question=self._question(),
+            asides=self._asides.open(),
+            nodes=self._others.lines(),
+            run_dir_full=self._teller.run_dir_full,
         )
         attempt = self._eyes.attempt
         runs = attempt is not None and attempt.number not in self._teller.ended

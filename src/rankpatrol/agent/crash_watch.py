@@ -8,6 +8,7 @@ from rankpatrol.analysis.crash import diagnose_crash
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import KernelKills
+from rankpatrol.evidence.findings import speakable
 from rankpatrol.evidence.host import kernel_log
 from rankpatrol.formats.kernel_log import kills
 from rankpatrol.system.clock import Clock
@@ -26,6 +27,6 @@ def look_at_crash(roster: Roster, eyes: Eyes, clock: Clock) -> Diagnosis | None:
         eyes.keep_last(seen)
         found = diagnose_crash(seen)
         if found is None or found.culprit_ranks or clock.mono_s() >= until_s or eyes.attempt is None:
-            return found
+            return None if found is None else speakable(found)
         clock.sleep(_ECHO_POLL_S)
         eyes.attempt = roster.read(eyes.attempt.number)

@@ -19,7 +19,7 @@ from rankpatrol.core.snapshot import ProcessSample, Snapshot
 from rankpatrol.discover.records import FoundJob
 from rankpatrol.evidence.bundle import IncidentRef, SealedBundle
 from rankpatrol.evidence.capture import seal
-from rankpatrol.evidence.findings import Findings
+from rankpatrol.evidence.findings import Findings, speakable
 from rankpatrol.evidence.host import host_facts
 from rankpatrol.launch.rundir import RankPlace, RunDir
 from rankpatrol.system.clock import Clock
@@ -103,7 +103,7 @@ def _watch(status: JobStatus, attempt: Attempt, job_dir: Path, nodes: dict[int, 
         before = after
     last = eyes.look_whole()
     ranks = tuple(sorted(sample.rank for sample in last.ranks))
-    found = healthy(ranks, attempt.world_size()) if ranks and set(ranks) <= moved else diagnose((first, last))
+    found = healthy(ranks, attempt.world_size()) if ranks and set(ranks) <= moved else speakable(diagnose((first, last)))
     return Sight(snapshot=last, first=first, diagnosis=found, nodes=nodes, absent=_absent(status, attempt.world_size(), ranks))
 
 

@@ -16,6 +16,7 @@ from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import FlightRecording, LogSample, Marks, ProcessGroup, ProcessSample, Snapshot
 from rankpatrol.discover.jobs import GROUP_THREADS
 from rankpatrol.judge.records import RankActivity
+from rankpatrol.launch.rundir import RankPlace
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.process import is_hidden
 
@@ -35,6 +36,7 @@ class Eyes:
         self._count = 0
         self._logs = LogWatch(clock)
         self._steps: dict[int, int] = {}
+        self._places: dict[int, RankPlace] = {}
         self._full_at_s: float | None = None
         self._groups: dict[int, tuple[ProcessGroup, ...]] = {}
         self._asked_for_lines = False
@@ -166,13 +168,14 @@ class Eyes:
         return light.activities
 
     def _records(self) -> tuple[RankRecord, ...]:
+        self._places = {place.rank: place for place in self.attempt.places} if self.attempt else {}
         records = self.attempt.records(self._job_dir) if self.attempt else ()
         self._logs.follow(records)
         return records
 
     def _marks(self, rank: int) -> Marks | Missing:
-        places = [place for place in self.attempt.places if place.rank == rank] if self.attempt else []
-        return marks_of(places[0]) if places else Missing("this rank has not registered")
+        place = self._places.get(rank)
+        return Missing("this rank has not registered") if place is None else marks_of(place)
 
     def _activity(self, record: RankRecord) -> RankActivity | None:
         log = self._logs.latest(record)

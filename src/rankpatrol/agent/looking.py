@@ -7,9 +7,15 @@ from rankpatrol.collect.stacks import FORBIDDEN
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import Snapshot
+from rankpatrol.evidence.findings import speakable
 
 
 def look_closely(eyes: Eyes) -> Diagnosis:
+    """What the ranks show now, without secrets: what is said of them goes into journals, recordings and onto terminals."""
+    return speakable(_look(eyes))
+
+
+def _look(eyes: Eyes) -> Diagnosis:
     """Stacks first; where they leave it open because all ranks wait in collectives, or one has left, flight recordings too."""
     eyes.look()
     found = diagnose(tuple(eyes.looks))

@@ -10,6 +10,7 @@ from rankpatrol.analysis.waits import classify
 from rankpatrol.checkpoints.report import Selection
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import ProcessGroup
+from rankpatrol.evidence.redact import redact_record
 from rankpatrol.incident.records import IncidentState
 from rankpatrol.judge.records import JudgeState, RankActivity
 from rankpatrol.launch.pauses import Pause
@@ -33,10 +34,11 @@ class JobView(NamedTuple):
     nodes: tuple[NodeLine, ...] = ()
     phase: str | None = None
     agent: AgentNow | None = None
+    run_dir_full: str | None = None
 
 
 def state_of(view: JobView, clock: Clock) -> bytes:
-    """The content of state.json."""
+    """The content of state.json; what logs brought into its sentences is without secrets."""
     attempt = view.eyes.attempt
     state = {
         "at_unix_s": round(clock.unix_s(), 3),
@@ -58,10 +60,11 @@ def state_of(view: JobView, clock: Clock) -> bytes:
         "asides": view.asides,
         "nodes": view.nodes,
         "checkpoints_wanted": view.spec.checkpoints is not None,
+        "run_dir_full": view.run_dir_full,
         "checkpoints": view.checkpoints,
         "agent": view.agent,
     }
-    return msgspec.json.format(msgspec.json.encode(state))
+    return msgspec.json.format(msgspec.json.encode(redact_record(msgspec.to_builtins(state))))
 
 
 def _groups(groups: tuple[ProcessGroup, ...]) -> list[dict[str, object]]:

@@ -17,6 +17,7 @@ from rankpatrol.launch.rundir import JobSpec, ResumePoint, RunDir
 from rankpatrol.system.background import Courier
 from rankpatrol.system.clock import Clock
 
+_NO_ROOM = "a hang may not be recovered, and new ranks are not seen, until some is made"
 _PAUSE_FIELDS = ("by", "why", "since_unix_s", "scope")
 
 
@@ -33,6 +34,7 @@ class Teller:
         self._step: int | None = None
         self._pause: dict[str, Any] | None = None
         self._unseen: set[int] = set()
+        self.run_dir_full: str | None = None
 
     def attempt_begins(self, attempt: Attempt) -> None:
         """An attempt whose ranks are known."""
@@ -134,6 +136,15 @@ class Teller:
         self.journal.tell("signal", attempt.number, what=why)
         self.voice.say(f"{why}. `rankpatrol doctor` tells what is missing", "alert")
 
+    def room(self, attempt: Attempt, *, full: bool) -> None:
+        """That the run directory is full, or has room again, where that is new: little can be done about a hang then."""
+        if full and self.run_dir_full is None:
+            self.journal.tell("signal", attempt.number, what=f"no room in the run directory {self._run_dir.path}")
+            self.voice.say(f"no room in {self._run_dir.path}: {_NO_ROOM}", "alert")
+        elif self.run_dir_full is not None and not full:
+            self.voice.say(f"there is room again in {self._run_dir.path}", "good")
+        self.run_dir_full = str(self._run_dir.path) if full else None
+
     def refused(self, attempt: int, incident: int, why: str) -> None:
         """An answer that came too late, or to no question."""
         self.journal.tell("answer_refused", attempt, incident=incident, why=why)
@@ -145,6 +156,7 @@ class Teller:
         trouble = f" · incident {incident.incident} {incident.stage}" if incident is not None else ""
         asks = " · waits for an answer (rankpatrol status)" if incident is not None and incident.waits_for is WaitsFor.ANSWER else ""
         held = f" · {say_pause(pause)}" if pause is not None else ""
+        held += " · no room in the run directory (rankpatrol status)" if self.run_dir_full else ""
         return f"{attempt.world_size()} ranks · attempt {attempt.number}{step_words} · {self._phase or 'starting'}{trouble}{asks}{held}"
 
 

@@ -64,6 +64,10 @@ class Watching:
         """True while there is a job left."""
         return bool(self._kept)
 
+    def job_dirs(self) -> tuple[str, ...]:
+        """Where what is seen of each job is written."""
+        return tuple(attachment.spec.job_dir for attachment, _ in self._kept.values())
+
     def leave(self) -> None:
         """End the watch; the jobs go on."""
         for attachment, keeper in self._kept.values():
@@ -84,4 +88,4 @@ def look_around(wanted: Wanted) -> tuple[tuple[FoundJob, ...], Survey]:
     """The wanted jobs of this node as it is now, and all that was found."""
     seen = list(candidates(VARIABLES, NAMES))
     found = survey(seen)
-    return matching(found, pid=wanted.pid, job=wanted.job, above=parents(seen)), found
+    return matching(found, pid=wanted.pid, job=wanted.job, parents=parents(seen)), found

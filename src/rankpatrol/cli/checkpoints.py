@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-import msgspec
 
 from rankpatrol.checkpoints.ledger import Ledger
 from rankpatrol.checkpoints.newest import as_candidate, judge, list_checkpoints, newest_good
@@ -18,8 +17,10 @@ from rankpatrol.checkpoints.pointers import put_right, repairs, wrong_pointers
 from rankpatrol.checkpoints.quarantine import NotQuarantined, condemn, plan_quarantine, quarantine
 from rankpatrol.checkpoints.report import STILL_WRITING_S, CheckpointReport, CheckpointVerdict, Selection
 from rankpatrol.checkpoints.verifier import Closeness, Verifier
-from rankpatrol.cli.words import plain, say
+from rankpatrol.cli.paths import GivenPath
+from rankpatrol.cli.words import plain, say, say_json
 from rankpatrol.core.errors import ExitCode, UsageProblem
+from rankpatrol.system.state_dir import state_dir
 
 _SEVERITY = (ExitCode.OK, ExitCode.WARNING, ExitCode.UNKNOWN, ExitCode.CRITICAL)
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG])B?(?:/s)?", re.IGNORECASE)
@@ -42,11 +43,17 @@ def _reading_options(command: Callable[..., None]) -> Callable[..., None]:
     """How files are read, for every command that reads them."""
     for option in (
         click.option(
-            "--ledger", type=click.Path(path_type=Path), help="Where earlier looks are remembered. [default: in your state folder]"
+            "--ledger", type=GivenPath(), metavar="FILE", help="Where earlier looks are remembered.  [default: in the state directory]"
         ),
-        click.option("--most-per-second", "most_bytes_s", type=RateLimit(), help="Read no faster than this, such as 500M."),
         click.option(
-            "--at-once", type=click.IntRange(1, 64), help="How many files are read at once. [default: as there are cores, 4 at most]"
+            "--most-per-second",
+            "most_bytes_s",
+            type=RateLimit(),
+            metavar="RATE",
+            help="Read no more bytes a second than this, such as 500M.  [default: no limit]",
+        ),
+        click.option(
+            "--at-once", type=click.IntRange(1, 64), metavar="N", help="How many files are read at once.  [default: one a core, 4 at most]"
         ),
         click.option("--again", is_flag=True, help="Read again what is known, and compare it with the first look."),
         click.option("--structure", is_flag=True, help="Places and lengths alone, no content: fast."),
@@ -61,8 +68,8 @@ def checkpoints() -> None:
     """Check checkpoints without loading them."""
 
 
-@checkpoints.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@checkpoints.command(short_help="Check files and folders byte by byte.")
+@click.argument("paths", nargs=-1, required=True, type=GivenPath(), metavar="PATH...")
 @click.option("--numbers", is_flag=True, help="Search for NaN, infinities and all zeros as well (needs numpy).")
 @_reading_options
 def verify(
@@ -77,7 +84,7 @@ def verify(
 ) -> None:
     """Check each file, and each checkpoint in a directory, byte by byte; nothing in them is run.
 
-    Exits with 0 when all are good, 1 when a directory has good and bad ones, 2 when a named file is bad or a directory has no good one,
+    Exit code: 0 when all are good, 1 when a directory has good and bad ones, 2 when a named file is bad or a directory has no good one,
     3 when it cannot be told.
     """
     reports: list[CheckpointReport] = []
@@ -97,8 +104,8 @@ def verify(
     sys.exit(max(codes, key=_SEVERITY.index))
 
 
-@checkpoints.command()
-@click.argument("directory", type=click.Path(path_type=Path))
+@checkpoints.command(short_help="Print the path of the newest good checkpoint.")
+@click.argument("directory", type=GivenPath(), metavar="FOLDER")
 @_reading_options
 def latest(
     directory: Path,
@@ -111,7 +118,7 @@ def latest(
 ) -> None:
     """Print the path of the newest good checkpoint; newer ones that are not good go to stderr, with why.
 
-    Exits with 0 when the newest is good, 1 when newer ones were rejected or a pointer names another one, 2 when none is good.
+    Exit code: 0 when the newest is good, 1 when newer ones were rejected or a pointer names another one, 2 when none is good.
     """
     with _reading(Closeness(content=not structure, again=again), ledger, most_bytes_s) as verifier:
         selection = newest_good(directory, verifier, at_once=at_once or _cores())
@@ -122,8 +129,8 @@ def latest(
     sys.exit(_selection_code(selection))
 
 
-@checkpoints.command()
-@click.argument("directory", type=click.Path(path_type=Path))
+@checkpoints.command(short_help="Make pointers name the newest good checkpoint.")
+@click.argument("directory", type=GivenPath(), metavar="FOLDER")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--quarantine", "with_quarantine", is_flag=True, help="Also rename bad newer checkpoints into .quarantined; needs --yes.")
 @click.option("--yes", is_flag=True, help="Do it without asking.")
@@ -142,7 +149,7 @@ def repair(
 ) -> None:
     """Make pointers (`latest`, `latest_checkpointed_iteration.txt`, links) name the newest good checkpoint; a copy of each is kept.
 
-    Exits with 0 when all is right now, 1 when something is left to do, 2 when no checkpoint is good.
+    Exit code: 0 when all is right now, 1 when something is left to do, 2 when no checkpoint is good.
     """
     with _reading(Closeness(content=not structure, again=again), ledger, most_bytes_s) as verifier:
         selection = newest_good(directory, verifier, at_once=at_once or _cores())
@@ -214,13 +221,11 @@ def _progress() -> Iterator[Callable[[int], None] | None]:
 
 
 def _own_ledger() -> Path | None:
-    """The user's own, where the XDG base directory specification keeps state; None for a user without a home."""
-    told = os.environ.get("XDG_STATE_HOME", "")
+    """The user's own, in the state directory; None for a user without a home."""
     try:
-        state = Path(told) if told.startswith("/") else Path.home() / ".local" / "state"
+        return state_dir() / "checkpoints.json"
     except RuntimeError:
         return None
-    return state / "rankpatrol" / "checkpoints.json"
 
 
 def _cores() -> int:
@@ -304,4 +309,4 @@ def _say(as_json: bool, what: str) -> None:
 
 
 def _print_json(document: object) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
+    say_json(document, indent=2)

@@ -6,12 +6,13 @@ import time
 from pathlib import Path
 
 import click
-import msgspec
 
 from rankpatrol.act.execute import StepReport, Tell
 from rankpatrol.act.job_steps import in_words
 from rankpatrol.act.plan import AttemptStep
 from rankpatrol.agent.ending import Case, Wish, carry_out, plan_of, see, target_of
+from rankpatrol.cli.paths import GivenPath
+from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.core.jobs import JobState, JobStatus
 from rankpatrol.evidence.bundle import SealedBundle
@@ -21,18 +22,27 @@ from rankpatrol.schedulers.slurm_words import checked_node, why_waiting
 from rankpatrol.system.clock import SystemClock
 
 
-@click.command()
-@click.option("--job", required=True, help="A job directory, its name, or a Slurm job id.")
+@click.command(short_help="End or requeue a job by its id, evidence first.")
+@click.option("--job", required=True, metavar="JOB", help="A job directory, its name, or a Slurm job id.")
 @click.option("--requeue", is_flag=True, help="Have it start again under the same id.")
 @click.option(
-    "--checkpoints", type=click.Path(path_type=Path, readable=False), help="With --requeue: it starts only where the newest one is good."
+    "--checkpoints",
+    type=GivenPath(),
+    metavar="FOLDER",
+    help="With --requeue: it starts only where the newest one is good.  [default: not looked at]",
 )
-@click.option("--avoid", "avoid", multiple=True, metavar="NODE", help="With --requeue: not on this node; more than once for more.")
+@click.option(
+    "--avoid",
+    "avoid",
+    multiple=True,
+    metavar="NODE",
+    help="With --requeue: not on this node; may be repeated.  [default: the culprits' nodes]",
+)
 @click.option("--keep-suspects", is_flag=True, help="With --requeue: the culprits' nodes are not left out.")
 @click.option("--drain", is_flag=True, help="Drain the nodes for all jobs, instead of excluding them from this one.")
 @click.option("--dry-run", is_flag=True, help="Say what would be done; so it is without --yes.")
 @click.option("--yes", is_flag=True, help="Do it.")
-@click.option("--out", type=click.Path(path_type=Path), help="Where the evidence goes.  [default: rankpatrol-runs/end-JOB-UTC]")
+@click.option("--out", type=GivenPath(), metavar="FOLDER", help="Where the evidence goes.  [default: rankpatrol-runs/end-JOB-UTC]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def end(
     job: str,
@@ -73,7 +83,7 @@ def end(
     if dry_run or not yes:
         _finish(case, [], None, as_json=as_json)
         if not as_json:
-            click.echo("nothing was touched" if yes else "nothing was touched: add --yes to have it done")
+            say("nothing was touched" if yes else "nothing was touched: add --yes to have it done")
         return ExitCode.OK
     pause = read_pause(machine_switch(), "machine")
     if pause is not None:
@@ -82,14 +92,14 @@ def end(
 
     def tell_of(bundle: SealedBundle) -> Tell:
         if not as_json:
-            click.echo(f"evidence sealed: {bundle.path}")
+            say(f"evidence sealed: {bundle.path}")
         return lambda report: _tell(report, steps, quiet=as_json)
 
     folder = make_job_dir(out or _default_folder(target.status))
     try:
         done = carry_out(case, folder, clock, tell_of)
     except KeyboardInterrupt:
-        click.echo(
+        say(
             f"interrupted after {len(steps)} of {len(case.plan.steps)} steps: {_say(target.scheduler.describe(target.status.job))}",
             err=True,
         )
@@ -104,21 +114,21 @@ def _tell(report: StepReport, steps: list[StepReport], *, quiet: bool) -> None:
     steps.append(report)
     if not quiet:
         outcome = "done" if report.done else f"NOT DONE: {report.why}"
-        click.echo(f"  {report.what} ({report.target}): {outcome}")
+        say(f"  {report.what} ({report.target}): {outcome}")
 
 
 def _print_plan(case: Case) -> None:
     status, sight, found = case.target.status, case.sight, case.sight.diagnosis
     where = ", ".join(status.nodes) or "nodes that are not known"
-    click.echo(f"job {status.job}: {status.said}, on {where}, restart {status.restarts}")
-    click.echo(f"seen: {found.verdict} / {found.cause} ({found.certainty}): {found.sentence}")
+    say(f"job {status.job}: {status.said}, on {where}, restart {status.restarts}")
+    say(f"seen: {found.verdict} / {found.cause} ({found.certainty}): {found.sentence}")
     if sight.absent:
-        click.echo(f"not seen from here: {len(sight.absent)} of {len(sight.absent) + len(sight.snapshot.ranks)} ranks")
-    click.echo("plan:")
+        say(f"not seen from here: {len(sight.absent)} of {len(sight.absent) + len(sight.snapshot.ranks)} ranks")
+    say("plan:")
     for step in case.plan.steps:
         if not isinstance(step, AttemptStep):
             what, whom = in_words(step)
-            click.echo(f"  {what} ({whom})")
+            say(f"  {what} ({whom})")
 
 
 def _finish(case: Case, steps: list[StepReport], done: bool | None, *, as_json: bool) -> None:
@@ -135,9 +145,9 @@ def _finish(case: Case, steps: list[StepReport], done: bool | None, *, as_json: 
             "done": done,
             "now": now,
         }
-        click.echo(msgspec.json.encode(document))
+        say_json(document)
     elif done is not None:
-        click.echo(_say(now))
+        say(_say(now))
 
 
 def _say(now: JobStatus) -> str:

@@ -88,6 +88,7 @@ class JobState(Record, frozen=True, kw_only=True):
     nodes: tuple[NodeRow, ...] = ()
     paused: Pause | None = None
     answer_with: str | None = None
+    run_dir_full: str | None = None
 
 
 class Told(Record, frozen=True, kw_only=True):

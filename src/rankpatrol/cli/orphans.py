@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
-import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from rankpatrol.cli.screen import shown
-from rankpatrol.cli.words import say
+from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.durations import parse_duration_s
 from rankpatrol.core.errors import ExitCode, UsageProblem
 from rankpatrol.core.records import Missing
@@ -43,17 +42,23 @@ def _seconds(_: click.Context, param: click.Parameter, value: str) -> float:
         raise click.BadParameter(f"{problem}. {problem.help}", param=param) from problem
 
 
-@click.command()
+@click.command(short_help="Show who holds the GPUs here, and what nobody owns.")
 @click.option("--reap", "reap_them", is_flag=True, help="End what is proven; without --yes, only say what would be done.")
 @click.option("--yes", is_flag=True, help="Really end it.")
-@click.option("--job", help="Only this job's processes.")
+@click.option("--job", metavar="JOB", help="Only this job's processes.  [default: all]")
 @click.option("--epilog", is_flag=True, help="Run by slurmd as the Epilog of --job: no Slurm command, bounded time, exit code 2 to drain.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--device", "devices", multiple=True, help="Pattern of device files, instead of the usual ones; may be repeated.")
-@click.option("--scans", type=click.IntRange(1), default=3, show_default=True, help="How often to look; one look proves nothing.")
-@click.option("--every", "every_s", callback=_seconds, default="1s", show_default=True, help="Time between two looks.")
-@click.option("--grace", "grace_s", callback=_seconds, default="150s", show_default=True, help="How long a job must have ended.")
-@click.option("--most", type=click.IntRange(1), default=8, show_default=True, help="If more are proven, none is ended.")
+@click.option(
+    "--device", "devices", multiple=True, metavar="PATTERN", help="Pattern of device files; may be repeated.  [default: the usual ones]"
+)
+@click.option("--scans", type=click.IntRange(1), metavar="N", default=3, show_default=True, help="How many looks; one look proves nothing.")
+@click.option("--every", "every_s", callback=_seconds, default="1s", metavar="DURATION", show_default=True, help="Time between two looks.")
+@click.option(
+    "--grace", "grace_s", callback=_seconds, default="150s", metavar="DURATION", show_default=True, help="How long a job must have ended."
+)
+@click.option(
+    "--most", type=click.IntRange(1), metavar="N", default=8, show_default=True, help="If more processes are proven, none is ended."
+)
 def orphans(
     reap_them: bool,
     yes: bool,
@@ -68,7 +73,7 @@ def orphans(
 ) -> int:
     """Show who holds the GPUs here, whose they are, and what is proven to belong to nobody any more.
 
-    Nothing is touched without --reap --yes, and then only what carries a proof. Exit codes: 0 all is accounted for, 1 worth a look,
+    Nothing is touched without --reap --yes, and then only what carries a proof. Exit code: 0 all is accounted for, 1 worth a look,
     2 orphans or memory that nobody holds, 3 cannot be told (in a container, or without root). As an Epilog: 0, or 2 to drain the node.
     """
     _check(job, epilog=epilog, yes=yes, reap_them=reap_them)
@@ -84,7 +89,7 @@ def orphans(
     released = reap(what, patrol, rules) if reap_them and yes else ()
     assert patrol.last is not None, "_look scans at least once"  # ruff: ignore[S101] - a programming error
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(_document(patrol.last, judged, what, released)), indent=2))
+        say_json(_document(patrol.last, judged, what, released), indent=2)
     else:
         _show(patrol.last, judged, names=not epilog)
         _say_plan(what, released, asked=reap_them, yes=yes)

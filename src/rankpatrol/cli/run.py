@@ -10,24 +10,33 @@ from typing import Any
 import click
 
 from rankpatrol.agent.voice import release_terminal
-from rankpatrol.cli.settings import config_option, setting_options
-from rankpatrol.config.resolve import Sources, resolve, strangers, values
+from rankpatrol.cli.paths import GivenPath
+from rankpatrol.cli.settings import config_option, setting_options, settled
+from rankpatrol.cli.words import say
 from rankpatrol.core.errors import BadInput, NoPermission, UsageProblem
+from rankpatrol.evidence.redact import redact_command
 from rankpatrol.launch.nodes import Given, node_part, plain_name
 from rankpatrol.launch.parent import check_command, launch_environment, make_job_dir, run_job
 from rankpatrol.launch.rundir import Cluster, JobSpec, RunDir
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--job-dir", type=click.Path(path_type=Path), help="Where events, logs and evidence go.  [default: JOBS-DIR/NAME-UTC]")
+@click.command(short_help="Start a training under patrol.", context_settings={"allow_interspersed_args": False})
+@click.option("--job-dir", type=GivenPath(), metavar="JOBDIR", help="Where events, logs and evidence go.  [default: JOBS-DIR/NAME-UTC]")
 @setting_options("policy", "patience", "checkpoints", "max-restarts", "probe", "bind", "jobs-dir", "metrics", "metrics-textfile")
 @config_option
-@click.option("--run-id", help="One name for the run on all nodes of a job; the job directory is called after it.")
 @click.option(
-    "--exchange", metavar="URL", envvar="RANKPATROL_EXCHANGE", help="Where the nodes of a job meet: nats://[TOKEN@]HOST:PORT of the first."
+    "--run-id",
+    metavar="NAME",
+    help="One name for the run on all nodes of a job; the job directory is called after it.  [default: Slurm's step, or --rdzv-id]",
+)
+@click.option(
+    "--exchange",
+    metavar="URL",
+    envvar="RANKPATROL_EXCHANGE",
+    help="Where the nodes of a job meet: nats://[TOKEN@]HOST:PORT of the first.  [default: as the job directory says]",
 )
 @click.option("--record", is_flag=True, help="Keep what the judge saw, for `rankpatrol replay`: JOBDIR/recording.jsonl.")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD...")
 def run(
     job_dir: Path | None,
     config: Path | None,
@@ -50,10 +59,7 @@ def run(
     if not words:
         raise UsageProblem("there is no command to run", help="Write it last: rankpatrol run torchrun --nproc-per-node 4 train.py")
     check_command(words)
-    if unknown := strangers(os.environ):
-        said = ", ".join(f"{name} (did you mean {meant}?)" if meant else name for name, meant in unknown.items())
-        raise UsageProblem(f"no setting is called {said}", help="Put it right, or unset it: what was meant by it would not be done.")
-    settings = values(resolve(Sources.here(config), {name.replace("_", "-"): value for name, value in given.items()}))
+    settings = settled(config, given)
     checkpoints: Path | None = settings["checkpoints"]
     if checkpoints is None and any("{checkpoint}" in word for word in words):
         raise UsageProblem(
@@ -66,7 +72,7 @@ def run(
     spec = JobSpec(
         job=folder.name,
         job_dir=str(folder),
-        command=words,
+        command=redact_command(words),
         policy=settings["policy"],
         patience_s=settings["patience"],
         checkpoints=str(checkpoints.absolute()) if checkpoints else None,
@@ -79,7 +85,7 @@ def run(
         metrics_textfile=str(settings["metrics_textfile"].absolute()) if settings["metrics_textfile"] else None,
     )
     run_dir = RunDir.create()
-    click.echo(f"rankpatrol: job directory {folder}", err=True)
+    say(f"rankpatrol: job directory {folder}", err=True)
     extra = launch_environment(run_dir, recover=spec.policy != "observe", max_restarts=settings["max_restarts"])
     try:
         return run_job(_without_placeholder(words), spec, extra, run_dir)

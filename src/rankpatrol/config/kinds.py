@@ -17,6 +17,11 @@ class Kind(Protocol):
         """What can be written, in a few words."""
         ...
 
+    @property
+    def metavar(self) -> str:
+        """The same in one word, for a command's help."""
+        ...
+
     def from_text(self, text: str) -> Any:
         """The value of a word. Raises UsageProblem."""
         ...
@@ -39,6 +44,10 @@ class Choice(Record, frozen=True):
     def words(self) -> str:
         return " | ".join(self.choices)
 
+    @property
+    def metavar(self) -> str:
+        return f"[{'|'.join(self.choices)}]"
+
     def from_text(self, text: str) -> str:
         if text not in self.choices:
             raise UsageProblem(f"{text!r} is none of {', '.join(self.choices)}", help=f"Write one of {', '.join(self.choices)}.")
@@ -55,6 +64,7 @@ class Duration(Record, frozen=True):
     """A time with its unit, `least_s` at least; kept in seconds."""
 
     words: str = "a duration: 90s, 3m, 1h30m"
+    metavar: str = "DURATION"
     least_s: float = 0.0
 
     def from_text(self, text: str) -> float:
@@ -74,6 +84,7 @@ class Folder(Record, frozen=True):
     """A path; `~` is the home. A relative one starts where the command is typed."""
 
     words: str = "a folder"
+    metavar: str = "FOLDER"
 
     def from_text(self, text: str) -> Path:
         if not text or "\0" in text:
@@ -94,6 +105,7 @@ class Listening(Record, frozen=True):
     """An address and a port to listen on; kept as it was written."""
 
     words: str = "ADDR:PORT"
+    metavar: str = "ADDR:PORT"
 
     def from_text(self, text: str) -> str:
         return str(Address.parse(text))
@@ -109,6 +121,7 @@ class Count(Record, frozen=True):
     """A number from 0 on."""
 
     words: str = "a number from 0 on"
+    metavar: str = "N"
 
     def from_text(self, text: str) -> int:
         if not (text.isascii() and text.isdigit()):
@@ -131,6 +144,7 @@ class Flag(Record, frozen=True):
     """On or off."""
 
     words: str = "true or false"
+    metavar: str = ""
 
     def from_text(self, text: str) -> bool:
         if text.lower() not in (*_YES, *_NO):

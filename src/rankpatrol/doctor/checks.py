@@ -11,6 +11,7 @@ from rankpatrol.doctor.groups import judge_groups
 from rankpatrol.doctor.rows import Level, Row
 from rankpatrol.doctor.subject import Subject
 from rankpatrol.doctor.variables import judge_variables
+from rankpatrol.launch.pauses import machine_pause
 
 
 class Check(Record, frozen=True, kw_only=True):
@@ -37,6 +38,7 @@ CHECKS = (
     Check(name="dev-shm", look=lambda _: machine.look_at_shm(), judge=lambda seen, _: machine.judge_shm(seen)),
     Check(name="run-directory", look=lambda _: machine.look_at_run_dir(), judge=lambda seen, _: machine.judge_run_dir(seen)),
     Check(name="state-directory", look=lambda _: machine.look_at_state_dir(), judge=lambda seen, _: machine.judge_state_dir(seen)),
+    Check(name="pause", look=lambda _: machine_pause(), judge=lambda seen, _: machine.judge_pause(seen)),
     Check(name="kernel-log", look=lambda _: machine.look_at_kernel_log(), judge=lambda seen, _: machine.judge_kernel_log(seen)),
     Check(name="clock", look=lambda _: machine.look_at_clock(), judge=lambda seen, _: machine.judge_clock(seen)),
     Check(

@@ -13,7 +13,7 @@ from rankpatrol.core.records import Missing, Record
 from rankpatrol.doctor.rows import Level, Row
 from rankpatrol.evidence.host import kernel_log, mounts
 from rankpatrol.launch.parent import PYTHON_SHIM
-from rankpatrol.launch.pauses import machine_switch
+from rankpatrol.launch.pauses import Pause, machine_switch, say_since
 from rankpatrol.launch.rundir import run_dir_folders
 from rankpatrol.system.command import run
 
@@ -193,6 +193,14 @@ def judge_state_dir(seen: tuple[str, bool] | Missing) -> tuple[Row, ...]:
             ),
         )
     return (Row("state-directory", Level.OK, folder),)
+
+
+def judge_pause(pause: Pause | None) -> tuple[Row, ...]:
+    """Somebody may have forgotten it."""
+    if pause is None:
+        return (Row("actions", Level.OK, "nobody has paused them on this machine"),)
+    what = f"all jobs of this user on this machine are paused {say_since(pause)}: nobody acts"
+    return (Row("actions", Level.WARNING, what, "To have hangs acted upon again: rankpatrol unpause"),)
 
 
 def look_at_shim() -> bool:

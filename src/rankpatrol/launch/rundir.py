@@ -3,6 +3,7 @@
 job.json                     what was started (JobSpec), written once by the parent
 agent.json                   the agent that runs now
 launcher.json                the launcher's identity; launcher_exit.json: how it ended; ending.json: a signal that ordered the end
+ending_for_good.json         SIGTERM, or a second Ctrl-C: what is left of the ranks once CMD has gone is ended by its shims
 spool/                       the agent's records and bundles, before they are carried to the job directory
 undelivered.json             some of them could not be carried: the run directory is kept
 openings/<attempt>.json      which start of the ranks this attempt is, by the first shim of it
@@ -14,9 +15,11 @@ released.<attempt>.json      the agent has taken the evidence of a failed rank: 
 resume/<attempt>.json        how an attempt starts: from where, beware of what, not before when; the first writer's word stands
 newest_good.json             the newest verified checkpoint, kept by the agent
 paused.json                  somebody wants nobody to act (launch/pauses.py)
+reserve                      room that is given free where the disk is full: to write down who may act, and how the next attempt starts
 answer.json                  a person's yes to the open question, until the agent has taken it
 """
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -37,6 +40,8 @@ ROOMS = ("spool", "openings", "claims", "ranks", "exits", "bindings", "shims", "
 _MOST_BYTES = 16 << 20
 _SOCKET_PATH_MOST = 107  # unix(7)
 _LONGEST_INSIDE = len("/rankpatrol-xxxxxxxx/probes/9999.999999.sock")
+# A lease, and some small files for each rank of the next attempt, of a block each.
+_RESERVE, _RESERVE_BYTES, _FULL_BYTES = "reserve", 1 << 20, 64 << 10
 _NO_ROOM = "Nothing was started. Make room there, or name another local folder: TMPDIR=/local/disk rankpatrol run …"
 T = TypeVar("T")
 
@@ -179,6 +184,31 @@ class RunDir:
             return
         shutil.rmtree(self.path, ignore_errors=True)
 
+    def keep_reserve(self) -> None:
+        """Set room aside, unless that is done or there is little."""
+        with contextlib.suppress(OSError):
+            if not (self.path / _RESERVE).exists() and self._room_bytes() > 8 * _RESERVE_BYTES:
+                _set_aside(self.path)
+
+    def open_reserve(self) -> bool:
+        """Give the room free that was set aside; False where there is none any more."""
+        try:
+            (self.path / _RESERVE).unlink()
+        except OSError:
+            return False
+        return True
+
+    def is_full(self) -> bool:
+        """True where not even small files find room."""
+        try:
+            return self._room_bytes() < _FULL_BYTES
+        except OSError:
+            return False
+
+    def _room_bytes(self) -> int:
+        seen = os.statvfs(self.path)
+        return seen.f_frsize * (seen.f_bavail if os.geteuid() else seen.f_bfree)
+
     def write(self, name: str, record: Record) -> None:
         """Replace a file. Raises OSError."""
         write_atomic(self.path / name, msgspec.json.encode(record))
@@ -248,10 +278,25 @@ def _furnished(folder: str) -> Path:
             (path / room).mkdir()
         # A full disk may still have room for folders.
         write_atomic(path / "job.json", b"{}")
+        with contextlib.suppress(OSError):  # little room: all else is worth more
+            _set_aside(path)
     except OSError:
         shutil.rmtree(path, ignore_errors=True)
         raise
     return path
+
+
+def _set_aside(path: Path) -> None:
+    """Blocks that are really there, not a hole (posix_fallocate(3))."""
+    reserve = path / _RESERVE
+    try:
+        with reserve.open("xb") as file:
+            os.posix_fallocate(file.fileno(), 0, _RESERVE_BYTES)
+    except FileExistsError:
+        return
+    except OSError:
+        reserve.unlink(missing_ok=True)
+        raise
 
 
 def launcher_of(run_dir: RunDir) -> ProcessId | None:

@@ -3,10 +3,11 @@
 import os
 from pathlib import Path
 
+from rankpatrol.system.state_dir import state_dir
+
 
 def evidence_folder() -> Path:
-    """Root's own, or the user's state folder (XDG basedir): /tmp may be emptied, and the job's disk may be what hangs."""
-    if os.geteuid() == 0:
+    """Root's own (an epilog has no home), or in the state directory: /tmp may be emptied, and the job's disk may be what hangs."""
+    if os.geteuid() == 0 and not os.environ.get("RANKPATROL_STATE_DIR"):
         return Path("/var/lib/rankpatrol/orphans")
-    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local/state")
-    return Path(state) / "rankpatrol" / "orphans"
+    return state_dir() / "orphans"

@@ -52,6 +52,11 @@ def number_of(name: str, otherwise: int) -> int:
         return otherwise
 
 
+def is_left_behind(run_dir: str) -> bool:
+    """True once CMD has gone and its user had ordered the end of all of it (launch/left_behind.py): nobody is there to end us."""
+    return all(os.path.exists(os.path.join(run_dir, name)) for name in ("launcher_exit.json", "ending_for_good.json"))
+
+
 class Desk:
     """One rank's files in the run directory, which lies on a local disk and is shared with the agent.
 
