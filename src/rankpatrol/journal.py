@@ -53,10 +53,14 @@ class JsonLines:
         finally:
             os.close(descriptor)
 
-    def catch_up(self, whole: "JsonLines") -> None:
-        """Append what another file has beyond this one, which is the beginning of it; where it is not, nothing. Raises OSError."""
+    def size_bytes(self) -> int:
+        """How large the file is now."""
+        return self._path.stat().st_size if self._path.exists() else 0
+
+    def catch_up(self, whole: "JsonLines", until_bytes: int) -> None:
+        """Append what another file has up to there and this one has not, if this is the beginning of it. Raises OSError."""
         have = self._path.read_bytes() if self._path.exists() else b""
-        all_of_it = whole._path.read_bytes() if whole._path.exists() else b""
+        all_of_it = whole._path.read_bytes()[:until_bytes] if until_bytes else b""
         if len(all_of_it) > len(have) and all_of_it.startswith(have):
             self.append_lines(all_of_it[len(have) :])
 
@@ -94,7 +98,8 @@ class Journal:
     def catch_up(self) -> None:
         """Carry what an earlier agent had written to the spool and was killed before it could carry."""
         for spooled, shared in (self._events, self._incidents):
-            self._courier.send(functools.partial(shared.catch_up, spooled))
+            # What is told from now on is carried by itself.
+            self._courier.send(functools.partial(shared.catch_up, spooled, spooled.size_bytes()))
 
     def backlog(self) -> int:
         """How many records the job directory has not taken yet."""
