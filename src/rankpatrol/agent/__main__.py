@@ -11,6 +11,7 @@ from rankpatrol.agent.agent import Agent
 from rankpatrol.agent.voice import Voice, stderr_voice
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.journal import read_events
+from rankpatrol.launch.outlived import retire
 from rankpatrol.launch.rundir import JobSpec, RunDir
 from rankpatrol.system.clock import SystemClock
 from rankpatrol.system.process import identify
@@ -39,7 +40,7 @@ def main(path: Path) -> int:
     _patrol(agent, voice, stop)
     voice.rest()
     if os.getppid() != parent:
-        run_dir.remove()  # our parent was killed and cannot do it any more
+        retire(run_dir)  # our parent was killed and cannot do it any more
     return 0
 
 

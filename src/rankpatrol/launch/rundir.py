@@ -4,6 +4,7 @@ job.json                     what was started (JobSpec), written once by the par
 agent.json                   the agent that runs now
 launcher.json                the launcher's identity; launcher_exit.json: how it ended; ending.json: a signal that ordered the end
 spool/                       the agent's records and bundles, before they are carried to the job directory
+outlived.json                the job is over and a process of it is not: what proves whose it was is kept (launch/outlived.py)
 undelivered.json             some of them could not be carried: the run directory is kept
 openings/<attempt>.json      which start of the ranks this attempt is, by the first shim of it
 claims|ranks|exits/<attempt>.<rank>.json    written once each by that rank's shim
