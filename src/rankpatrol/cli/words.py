@@ -1,6 +1,6 @@
 """How foreign words reach a terminal: as text, never as orders to it."""
 
-import click
+import sys
 
 
 def plain(words: str) -> str:
@@ -10,4 +10,6 @@ def plain(words: str) -> str:
 
 def say(words: str, *, err: bool = False) -> None:
     """Print some lines; only their ends act."""
-    click.echo("\n".join(map(plain, words.split("\n"))), err=err)
+    out = sys.stderr if err else sys.stdout
+    if out is not None:  # closed by whoever started us
+        print("\n".join(map(plain, words.split("\n"))), file=out, flush=True)
