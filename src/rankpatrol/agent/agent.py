@@ -292,6 +292,8 @@ class Agent:
     def _write_state(self, ended: str | None = None) -> None:
         view = JobView(self._spec, self._eyes, self._judge_state, self.desk.state, self._recovery.checkpoints.latest(), ended)
         view = view._replace(pause=self._recovery.switches.latest(), question=self._question(), asides=self._asides.open())
+        if self._eyes.attempt is not None:
+            view = view._replace(bindings=self._run_dir.bindings(self._eyes.attempt.number))
         content = state_of(view, self._clock)
         path = Path(self._spec.job_dir) / "state.json"
         self._teller.courier.send(lambda: write_atomic(path, content), instead_of="state.json")

@@ -1,8 +1,10 @@
 """Gathers what belongs into a bundle and seals it: fresh, or from what was put aside when the suspect was named."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
+from rankpatrol.agent.bindings import for_bundle
 from rankpatrol.collect.gpus import sample_gpus
 from rankpatrol.collect.stacks import take_native
 from rankpatrol.core.errors import EvidenceError
@@ -48,12 +50,13 @@ class Sealer:
         if snapshot is None:
             raise NothingSeen("there is no look at the ranks to seal")
         native = self._native(state, snapshot) if looks else {}
+        bindings = partial(for_bundle, self._run_dir.bindings(state.attempt), _pids_by_rank(snapshot))
         findings = Findings(
             diagnosis=state.diagnosis,
             snapshot=snapshot,
             snapshot_at_alert=self._aside[-1] if looks and self._aside and state.diagnosis.verdict not in _NO_ALERT_BEFORE else None,
             native=native,
-            host=host_facts(_pids(snapshot), self._paths(), deadline_s=_HOST_S, more={"gpu_counters": sample_gpus}),
+            host=host_facts(_pids(snapshot), self._paths(), deadline_s=_HOST_S, more={"gpu_counters": sample_gpus, "bindings": bindings}),
             scheduler=context.get("scheduler"),
             checkpoints=context.get("checkpoints"),
             touched=_touched(snapshot, native, taken=len(looks) or len(self._aside)),
@@ -84,7 +87,11 @@ def _native_stack(sample: RankSample) -> str | Missing:
 
 
 def _pids(snapshot: Snapshot) -> list[int]:
-    return [sample.process.id.pid for sample in snapshot.ranks if isinstance(sample.process, ProcessSample)]
+    return list(_pids_by_rank(snapshot).values())
+
+
+def _pids_by_rank(snapshot: Snapshot) -> dict[int, int]:
+    return {sample.rank: sample.process.id.pid for sample in snapshot.ranks if isinstance(sample.process, ProcessSample)}
 
 
 def _touched(snapshot: Snapshot, native: Mapping[int, str | Missing], taken: int) -> tuple[str, ...]:

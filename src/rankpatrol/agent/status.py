@@ -1,9 +1,11 @@
 """state.json: the job as it is now, for `rankpatrol status` and for whoever reads it."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
 
+from rankpatrol.agent.bindings import grouped
 from rankpatrol.agent.eyes import Eyes
 from rankpatrol.analysis.waits import classify
 from rankpatrol.checkpoints.report import Selection
@@ -12,7 +14,7 @@ from rankpatrol.core.snapshot import ProcessGroup
 from rankpatrol.incident.records import IncidentState
 from rankpatrol.judge.records import JudgeState
 from rankpatrol.launch.pauses import Pause
-from rankpatrol.launch.rundir import JobSpec
+from rankpatrol.launch.rundir import Binding, JobSpec
 from rankpatrol.system.clock import Clock
 
 
@@ -28,6 +30,7 @@ class JobView(NamedTuple):
     pause: Pause | None = None
     question: str | None = None
     asides: tuple[IncidentState, ...] = ()
+    bindings: Mapping[int, Binding] = {}
 
 
 def state_of(view: JobView, clock: Clock) -> bytes:
@@ -44,6 +47,7 @@ def state_of(view: JobView, clock: Clock) -> bytes:
         "world_size": attempt.world_size() if attempt else None,
         "step": view.eyes.best_step(),
         "ranks": _ranks(view, clock),
+        "bindings": grouped(view.bindings),
         "groups": _groups(view.eyes.groups()),
         "incident": view.incident,
         "paused": view.pause,

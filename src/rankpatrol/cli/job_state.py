@@ -62,6 +62,13 @@ class GroupRow(Record, frozen=True, kw_only=True):
     timeout_s: Length | None = None
 
 
+class BindingRow(Record, frozen=True, kw_only=True):
+    """Ranks that were bound, or not, alike."""
+
+    ranks: str
+    words: str
+
+
 class JobState(Record, frozen=True, kw_only=True):
     """state.json, as far as the commands use it."""
 
@@ -74,6 +81,7 @@ class JobState(Record, frozen=True, kw_only=True):
     step: Count | None = None
     ranks: tuple[RankRow, ...] = ()
     groups: tuple[GroupRow, ...] = ()
+    bindings: tuple[BindingRow, ...] = ()
     incident: OpenIncident | None = None
     asides: tuple[Aside, ...] = ()
     paused: Pause | None = None
