@@ -1,4 +1,4 @@
-"""The scene that the documentation shows: an orphan, a job that runs, a person's tmux. VICTIM CGROUP FOLDER; prints what the command prints.
+"""The scene that the documentation shows: an orphan, a job that runs, a person's tmux. VICTIM CGROUP FOLDER; prints the command's words.
 
 In pid, mount and UTS namespaces of its own, as root: process numbers, the node's name and /dev are the scene's.
 """

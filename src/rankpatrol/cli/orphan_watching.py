@@ -18,6 +18,7 @@ from rankpatrol.orphans.records import Judged, Verdict
 from rankpatrol.orphans.state import Remembered
 
 _AS_IT_SHOULD_BE = frozenset({Verdict.OWN, Verdict.SERVICE, Verdict.OURSELVES, Verdict.HARMLESS})
+NVML_S = 3.0
 Who = ProcessId | int | None
 
 
@@ -43,6 +44,7 @@ def watch_node(patrol: OrphanPatrol, memory: Remembered, rules: ReapRules | None
     news, complaints = News(), Complaints()
     while True:
         try:
+            patrol.gpus(NVML_S)  # what was said a minute or more ago says nothing of now
             judged = patrol.look()
             at_unix_s = time.time()
             for one in news.of(judged):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from rankpatrol.cli.orphan_watching import watch_node
+from rankpatrol.cli.orphan_watching import NVML_S, watch_node
 from rankpatrol.cli.orphan_words import document, say_plan, show
 from rankpatrol.cli.words import say
 from rankpatrol.core.durations import parse_duration_s
@@ -136,6 +136,8 @@ def _authority(job: str | None, *, epilog: bool, prolog: bool) -> JobWords:
 
 def _look(patrol: OrphanPatrol, scans: int, every_s: float) -> tuple[Scan, tuple[Judged, ...]]:
     """The last scan, judged in the light of all."""
+    if scans == 1:
+        patrol.gpus(NVML_S)  # else asked for while one looks, and known at the second look
     judged = patrol.look()
     for _ in range(scans - 1):
         time.sleep(every_s)

@@ -11,6 +11,7 @@ from rankpatrol.launch.rundir import RankPlace, RunDir, run_dir_folders
 from rankpatrol.system.process import identify, stat_fields
 
 NOTE = "outlived.json"
+_LEAVING_S = 1.0
 # What says whose a process was, and that its job is over (orphans/run_records.py); all else was for the job's own time.
 _RECORDS = frozenset({"job.json", "launcher.json", "launcher_exit.json", "ranks", "exits", NOTE})
 
@@ -31,7 +32,7 @@ def retire(run_dir: RunDir) -> tuple[int, ...]:
     """
     for folder in run_dir_folders():
         _sweep(Path(folder))
-    pids = survivors(run_dir.places())
+    pids = _after_a_moment(run_dir.places())
     if not pids:
         run_dir.remove()
         return ()
@@ -43,6 +44,14 @@ def retire(run_dir: RunDir) -> tuple[int, ...]:
         for entry in run_dir.path.iterdir():
             if entry.name not in _RECORDS:
                 shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
+    return pids
+
+
+def _after_a_moment(places: tuple[RankPlace, ...]) -> tuple[int, ...]:
+    """Who lives on; helpers of Python that end with their rank need some milliseconds for it."""
+    until = time.monotonic() + _LEAVING_S
+    while (pids := survivors(places)) and time.monotonic() < until:
+        time.sleep(0.05)
     return pids
 
 
