@@ -35,7 +35,7 @@ def main():
         assert os.read(reader, 1) == b"r"
     command.Scanner = functools.partial(Scanner, namespace=lambda: INITIAL_PID_NAMESPACE)
     command.ReapRules = functools.partial(ReapRules, term_s=0.2, kill_switches=(str(folder / "no-reap"),))
-    command.state_folder = lambda: folder / "state"
+    os.environ["RANKPATROL_STATE_DIR"] = str(folder / "state")
     common = ["--device", str(device), "--every", "50ms"]
     if "--watch" in words:
         command.orphans.main([*words, *common], standalone_mode=False)

@@ -75,6 +75,13 @@ def test_an_epilogs_word_of_another_boot_is_none(ended: EndedHere, monkeypatch: 
     assert ended.words(frozenset({"77"})) == {}
 
 
+def test_what_others_could_have_written_is_not_read(path: Path, ended: EndedHere, tmp_path: Path) -> None:
+    path.parent.chmod(0o777)
+    (tmp_path / "ended-jobs").chmod(0o720)
+    assert Remembered(path, DEVICES).recall(NOW) == History()
+    assert ended.words(frozenset({"77"})) == {}
+
+
 def test_what_is_no_end_is_not_kept(tmp_path: Path) -> None:
     here = EndedHere(tmp_path / "ended-jobs")
     here.remember(word("80", JobState.UNKNOWN))

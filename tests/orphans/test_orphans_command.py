@@ -13,7 +13,6 @@ import pytest
 from click.testing import CliRunner
 from orphan_subjects import Victims, cgroup2, needs_namespace, remove_cgroup
 
-from rankpatrol.cli import orphans as command
 from rankpatrol.cli.main import call
 from rankpatrol.cli.orphans import orphans
 
@@ -194,7 +193,7 @@ def test_a_watch_releases_at_the_next_scan_and_says_what_is_new_once(start_play:
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "state_folder", lambda: tmp_path / "state")
+    monkeypatch.setenv("RANKPATROL_STATE_DIR", str(tmp_path / "state"))
 
 
 def invoke(*words: str) -> tuple[int, str]:

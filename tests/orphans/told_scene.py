@@ -70,7 +70,7 @@ def main() -> None:
     os.set_inheritable(writer, True)
     bring_on(reader, writer)
     command.Scanner = functools.partial(Scanner, namespace=lambda: INITIAL_PID_NAMESPACE)
-    command.state_folder = lambda: FOLDER / "state"
+    os.environ["RANKPATROL_STATE_DIR"] = str(FOLDER / "state")
     command.orphans.main([], standalone_mode=False)
     sys.stdout.flush()
 

@@ -22,7 +22,7 @@ from rankpatrol.orphans.plan import plan
 from rankpatrol.orphans.reap import ReapRules, Released, reap, stopped_by
 from rankpatrol.orphans.records import Judged, Policy, Scan, Verdict
 from rankpatrol.orphans.scan import Scanner, device_patterns
-from rankpatrol.orphans.state import Remembered, state_folder
+from rankpatrol.orphans.state import Remembered, seen_file, state_folder
 
 _GRAVE = frozenset({Verdict.ORPHAN, Verdict.GHOST_MEMORY, Verdict.STUCK})
 _WORTH_A_LOOK = frozenset(
@@ -83,7 +83,7 @@ def orphans(
         rules = msgspec.structs.replace(rules, term_s=2.0, kill_s=2.0, memory_s=1.0)
     patterns = devices or device_patterns(os.environ)
     patrol = _patrol(_authority(job, epilog=epilog, prolog=prolog), policy, patterns)
-    memory = Remembered(state_folder() / "orphans-seen.json", patterns)
+    memory = Remembered(seen_file(), patterns)
     if not in_slurm:  # what was seen while the job ran is no sight of an orphan: there is no grace time there
         patrol.history = memory.recall(time.time())
     if watch:

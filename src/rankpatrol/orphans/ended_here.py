@@ -10,6 +10,7 @@ import msgspec
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.core.records import Record
 from rankpatrol.orphans.records import JobState, JobWord, ProcessSeen, RecordTie
+from rankpatrol.orphans.state import is_ours
 from rankpatrol.system.files import read_plain, write_atomic
 from rankpatrol.system.process import boot_id, ticks_now
 
@@ -62,7 +63,7 @@ class EndedHere:
         return None
 
     def _words(self, jobs: frozenset[str]) -> Iterator[JobWord]:
-        for job in sorted(jobs):
+        for job in sorted(jobs) if is_ours(self._folder) else ():
             if not _JOB_ID.fullmatch(job):
                 continue
             try:

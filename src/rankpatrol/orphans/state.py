@@ -1,6 +1,7 @@
 """What is kept of orphans on this node between two calls: their evidence, what earlier scans saw, which jobs ended here."""
 
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,9 +20,25 @@ _TOO_OLD_S = 7200.0
 
 def state_folder() -> Path:
     """Root's own, or the user's state folder (XDG basedir): /tmp may be emptied, and the job's disk may be what hangs."""
+    if named := os.environ.get("RANKPATROL_STATE_DIR"):
+        return Path(named)
     if os.geteuid() == 0:
         return Path("/var/lib/rankpatrol")
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "rankpatrol"
+
+
+def is_ours(folder: Path) -> bool:
+    """True where nobody else can write: what is read there leads to signals."""
+    try:
+        seen = folder.lstat()
+    except OSError:
+        return False
+    return seen.st_uid == os.geteuid() and not seen.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def seen_file() -> Path:
+    """Where a scan leaves what it saw. Homes are shared between machines, so the name says which."""
+    return state_folder() / f"orphans-seen-{os.uname().nodename}.json"
 
 
 class Kept(Record, frozen=True, kw_only=True):
@@ -42,7 +59,9 @@ class Remembered:
         self._path, self._devices = path, devices
 
     def recall(self, now_unix_s: float) -> History:
-        """Nothing where there is nothing, or where it is of another boot, of other devices, or old."""
+        """Nothing where there is nothing, or where it is of another boot, of other devices, old, or where others could write it."""
+        if not is_ours(self._path.parent):
+            return History()
         try:
             kept = msgspec.json.decode(read_plain(self._path, _MOST_BYTES), type=Kept)
         except (OSError, PatrolError, msgspec.MsgspecError):
