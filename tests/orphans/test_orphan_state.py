@@ -77,7 +77,7 @@ def test_an_epilogs_word_of_another_boot_is_none(ended: EndedHere, monkeypatch: 
 
 def test_what_others_could_have_written_is_not_read(path: Path, ended: EndedHere, tmp_path: Path) -> None:
     path.parent.chmod(0o777)
-    (tmp_path / "ended-jobs").chmod(0o720)
+    (tmp_path / "ended-jobs").chmod(0o702)
     assert Remembered(path, DEVICES).recall(NOW) == History()
     assert ended.words(frozenset({"77"})) == {}
 

@@ -28,12 +28,12 @@ def state_folder() -> Path:
 
 
 def is_ours(folder: Path) -> bool:
-    """True where nobody else can write: what is read there leads to signals."""
+    """True where strangers cannot write: what is read there leads to signals. A group may: many users have one of their own."""
     try:
         seen = folder.lstat()
     except OSError:
         return False
-    return seen.st_uid == os.geteuid() and not seen.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return seen.st_uid == os.geteuid() and not seen.st_mode & stat.S_IWOTH
 
 
 def seen_file() -> Path:
