@@ -125,7 +125,8 @@ def _check(job: str | None, *, in_slurm: bool, both: bool, unproven: bool) -> No
 
 def _authority(job: str | None, *, epilog: bool, prolog: bool) -> JobWords:
     """Whose words count. An Epilog's own word is kept for the Prologs to come."""
-    ended_here = EndedHere(state_folder() / "ended-jobs")
+    # A Prolog's looks are all its own; elsewhere one of them may be of the time when the job still ran.
+    ended_here = EndedHere(state_folder() / "ended-jobs", grace_s=0.0 if prolog else None)
     if epilog and job is not None:
         told = EpilogJobs(job, os.environ)
         for word in told.words(frozenset({job})).values():

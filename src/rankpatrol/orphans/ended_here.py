@@ -30,10 +30,10 @@ class EndedJob(Record, frozen=True, kw_only=True):
 
 
 class EndedHere:
-    """The Epilogs' words, one file a job: Epilogs run side by side."""
+    """The Epilogs' words, one file a job: Epilogs run side by side. `grace_s` is None where the policy's holds."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, grace_s: float | None = None) -> None:
+        self._folder, self._grace_s = folder, grace_s
 
     def remember(self, word: JobWord) -> str:
         """Keep an Epilog's own word. Returns why it could not be kept, or an empty word."""
@@ -78,7 +78,7 @@ class EndedHere:
                     started_unix_s=ended.started_unix_s,
                     ended_unix_s=ended.ended_unix_s,
                     uid=ended.uid,
-                    grace_s=0.0,
+                    grace_s=self._grace_s,
                     of_older_than_ticks=ended.ended_ticks,
                 )
 
