@@ -43,8 +43,8 @@ def closed(folder, *words):
         ("config", "show", "--config", "unread"),
         ("affinity", "show", "--topo", "unread"),
         ("goodput", "job", "--svg", "closed/x.svg"),
-        ("capture", "--pid", str(os.getpid()), "--out", "closed/bundle"),
-        ("capture", "--pid", str(os.getpid()), "--out", "closed/a/bundle"),
+        ("capture", "--pid", "OURS", "--out", "closed/bundle"),
+        ("capture", "--pid", "OURS", "--out", "closed/a/bundle"),
         ("run", "--job-dir", "closed/job", "true"),
         ("run", "--config", "unread", "true"),
         ("drill", "F5", "--out", "closed/drill"),
@@ -59,7 +59,7 @@ def test_what_this_user_may_not_do_is_77(tmp_path, words):
     (tmp_path / "closed").mkdir()
     (tmp_path / "unread").chmod(0)
     (tmp_path / "closed").chmod(0)
-    done = closed(tmp_path, *words)
+    done = closed(tmp_path, *(os.getpid() if word == "OURS" else word for word in words))
     assert done.returncode == 77, done.stdout + done.stderr
     assert done.stderr.startswith("rankpatrol: ")
     assert "Traceback" not in done.stderr

@@ -9,7 +9,7 @@ from rankpatrol.agent.leases import slurm_lease
 from rankpatrol.cli.checkpoints import _own_ledger
 from rankpatrol.launch.pauses import machine_switch
 from rankpatrol.lemons.memory import lemon_path
-from rankpatrol.orphans.state import evidence_folder
+from rankpatrol.orphans.state import state_folder
 from rankpatrol.system.state_dir import state_dir
 
 
@@ -38,11 +38,11 @@ def test_everything_lies_in_one_folder(monkeypatch, variables, where):
     assert lemon_path() == Path(where) / "lemons.sqlite3"
     assert _own_ledger() == Path(where) / "checkpoints.json"
     assert slurm_lease("7") == Path(where) / "leases" / "slurm-7"
-    assert evidence_folder() == Path(where) / "orphans"
+    assert state_folder() == Path(where)
 
 
 def test_root_without_a_word_keeps_evidence_where_an_epilog_can(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert evidence_folder() == Path("/var/lib/rankpatrol/orphans")
+    assert state_folder() == Path("/var/lib/rankpatrol")
     monkeypatch.setenv("RANKPATROL_STATE_DIR", "/named")
-    assert evidence_folder() == Path("/named/orphans")
+    assert state_folder() == Path("/named")

@@ -17,6 +17,7 @@ from rankpatrol.system.process import is_hidden, stat_fields
 _GLOBAL_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 _DEVICE = re.compile(r"/dev/(?:nvidia\d+|dri/renderD\d+)")
 _SHIM = "rankpatrol/launch/shim"
+_UNREAD = Missing("it was not read, so as not to hold the process up")
 
 
 class RunningRank(Record, frozen=True):
@@ -55,13 +56,13 @@ def running_ranks() -> tuple[RunningRank, ...]:
     return tuple(read_rank(found.pid, found.environment, parents) for found in ranks)
 
 
-def running_process(pid: int) -> RunningRank | Missing:
-    """One process, rank or not, by its pid."""
+def running_process(pid: int, *, memory: bool = True) -> RunningRank | Missing:
+    """One process, rank or not, by its pid; without `memory`, where its memory lies is not read."""
     parents = _parents()
     if pid not in parents:
         return Missing(f"process {pid} is gone")
     environment = read_environment(pid)
-    return environment if isinstance(environment, Missing) else read_rank(pid, environment, parents)
+    return environment if isinstance(environment, Missing) else read_rank(pid, environment, parents, memory=memory)
 
 
 def is_closed(pid: int) -> bool:
@@ -78,11 +79,11 @@ def is_closed(pid: int) -> bool:
     return False
 
 
-def read_rank(pid: int, environment: Mapping[str, str], parents: Mapping[int, int]) -> RunningRank:
+def read_rank(pid: int, environment: Mapping[str, str], parents: Mapping[int, int], *, memory: bool = True) -> RunningRank:
     """A rank and its descendants, as they are now."""
     number = next((environment[name] for name in _GLOBAL_RANKS if is_number(environment.get(name, ""))), None)
     family = [pid, *(child for child in sorted(parents) if pid in above(child, parents))]
-    processes = tuple(process for each in family if (process := _process(each)) is not None)
+    processes = tuple(process for each in family if (process := _process(each, memory=memory)) is not None)
     if not processes:
         processes = (RunningProcess(pid=pid, name="?", threads={}, memory_bytes=Missing(f"process {pid} is gone")),)
     opened = frozenset(path for each in family for path in _devices(each))
@@ -154,7 +155,7 @@ def read_environment(pid: int) -> dict[str, str] | Missing:
     return dict(word.split("=", 1) for word in text.decode(errors="replace").split("\0") if "=" in word)
 
 
-def _process(pid: int) -> RunningProcess | None:
+def _process(pid: int, *, memory: bool) -> RunningProcess | None:
     fields = _stat(pid)
     if fields is None:
         return None
@@ -165,7 +166,7 @@ def _process(pid: int) -> RunningProcess | None:
         except OSError:
             continue  # it ended meanwhile
     name = (_read(pid, "comm") or b"?").decode(errors="replace").strip()
-    return RunningProcess(pid=pid, name=name, threads=threads, memory_bytes=_memory(pid))
+    return RunningProcess(pid=pid, name=name, threads=threads, memory_bytes=_memory(pid) if memory else _UNREAD)
 
 
 def _memory(pid: int) -> dict[int, int] | Missing:

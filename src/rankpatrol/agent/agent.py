@@ -335,6 +335,8 @@ class Agent:
             run_dir_full=self._teller.run_dir_full,
         )
         attempt = self._eyes.attempt
+        if attempt is not None:
+            view = view._replace(bindings=self._run_dir.bindings(attempt.number))
         runs = attempt is not None and attempt.number not in self._teller.ended
         return state_of(
             view._replace(phase=self._teller.phase_now if runs else None, agent=agent_now(self._spec, self._teller)), self._clock

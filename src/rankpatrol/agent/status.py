@@ -1,9 +1,11 @@
 """state.json: the job as it is now, for `rankpatrol status` and for whoever reads it."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
 
+from rankpatrol.agent.bindings import grouped
 from rankpatrol.agent.eyes import Eyes
 from rankpatrol.agent.nodes.others import NodeLine
 from rankpatrol.analysis.waits import classify
@@ -14,7 +16,7 @@ from rankpatrol.evidence.redact import redact_record
 from rankpatrol.incident.records import IncidentState
 from rankpatrol.judge.records import JudgeState, RankActivity
 from rankpatrol.launch.pauses import Pause
-from rankpatrol.launch.rundir import JobSpec
+from rankpatrol.launch.rundir import Binding, JobSpec
 from rankpatrol.metrics.records import AgentNow
 from rankpatrol.system.clock import Clock
 
@@ -35,6 +37,7 @@ class JobView(NamedTuple):
     phase: str | None = None
     agent: AgentNow | None = None
     run_dir_full: str | None = None
+    bindings: Mapping[int, Binding] = {}
 
 
 def state_of(view: JobView, clock: Clock) -> bytes:
@@ -53,6 +56,7 @@ def state_of(view: JobView, clock: Clock) -> bytes:
         "step": view.eyes.best_step(),
         "phase": view.phase,
         "ranks": _ranks(view, clock),
+        "bindings": grouped(view.bindings),
         "groups": _groups(view.eyes.groups()),
         "incident": view.incident,
         "paused": view.pause,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rankpatrol.act.execute import StepReport
+from rankpatrol.agent.bindings import as_event
 from rankpatrol.agent.phases import phase_of_job
 from rankpatrol.agent.roster import Attempt
 from rankpatrol.agent.voice import Voice
@@ -13,7 +14,7 @@ from rankpatrol.core.durations import say_duration
 from rankpatrol.incident.records import IncidentState, WaitsFor
 from rankpatrol.journal import Journal
 from rankpatrol.launch.pauses import Pause
-from rankpatrol.launch.rundir import JobSpec, ResumePoint, RunDir
+from rankpatrol.launch.rundir import Binding, JobSpec, RankPlace, ResumePoint, RunDir
 from rankpatrol.system.background import Courier
 from rankpatrol.system.clock import Clock
 
@@ -43,8 +44,8 @@ class Teller:
             self.journal.tell("job_started", attempt.number, command=self._spec.command, ranks=attempt.world_size(), **launched)
         self.begun.add(attempt.number)
         self._phase = self._step = None
-        first = attempt.places[0]
-        ranks = {str(place.rank): {"node": place.node, "pid": place.pid, "shim_pid": place.shim_pid} for place in attempt.places}
+        first, bindings = attempt.places[0], self._run_dir.bindings(attempt.number)
+        ranks = {str(place.rank): _rank(place, bindings.get(place.rank)) for place in attempt.places}
         counts = {"scheduler_restarts": first.scheduler_restarts, "torchrun_restarts": first.torchrun_restarts}
         resume = self._run_dir.read(f"resume/{attempt.number}.json", ResumePoint)
         suspects = {"suspect_files": resume.suspect_files} if resume is not None and resume.suspect_files else {}
@@ -164,3 +165,8 @@ def say_pause(pause: Pause) -> str:
     """Since when nobody acts, by whom and why."""
     since = time.strftime("%H:%M:%S", time.localtime(pause.since_unix_s))
     return f"actions are paused since {since} by {pause.by}" + (f" ({pause.why})" if pause.why else "")
+
+
+def _rank(place: RankPlace, binding: Binding | None) -> dict[str, Any]:
+    bound = {} if binding is None else {"binding": as_event(binding)}
+    return {"node": place.node, "pid": place.pid, "shim_pid": place.shim_pid, **bound}

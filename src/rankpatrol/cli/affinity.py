@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from rankpatrol.affinity import binder, kernel, sysfs
-from rankpatrol.affinity.audit import AuditVerdict, RankAudit, judge, used_gpus
+from rankpatrol.affinity.audit import AuditVerdict, RankAudit
+from rankpatrol.affinity.auditing import audit_of, place_on
 from rankpatrol.affinity.cpus import format_cpus
 from rankpatrol.affinity.machine import Gpu, Machine, Nic
 from rankpatrol.affinity.measure import NodeSpeed, measure
@@ -21,13 +22,10 @@ from rankpatrol.affinity.plan import (
     PREFERRED,
     REFUSED,
     STRICT,
-    Place,
     RankPlan,
     Want,
     describe,
     document,
-    place_of,
-    told,
 )
 from rankpatrol.affinity.running import RunningRank, is_closed, running_process, running_ranks
 from rankpatrol.affinity.topo_m import disagreements, read_topo
@@ -185,25 +183,9 @@ def _process(pid: int) -> RunningRank:
 
 def _audit(rank: RunningRank, ground: binder.Ground, address: str | None) -> RankAudit:
     if address is None:
-        choice = used_gpus(rank.environment, ground.gpus, ground.word.mig, rank.seen(ground.word.users))
-    else:
-        named = sysfs.read_gpu(address.lower())
-        choice = Choice((), f"there is no PCI device {address}") if named is None else Choice((named,), "it was named")
-    return judge(rank.subject, choice, _place(choice, ground), ground.machine)
-
-
-def _place_of(gpu: Gpu, ground: binder.Ground) -> Place:
-    held = kernel.held()
-    return place_of(gpu, ground.machine, told(ground.word.witness.get(gpu.address), held.cpus, held.memory_nodes))
-
-
-def _place(choice: Choice, ground: binder.Ground) -> Place:
-    """The one place of all the GPUs that a rank may use."""
-    if not choice.gpus:
-        return Place(None, "no_gpu", choice.why)
-    places = [_place_of(gpu, ground) for gpu in choice.gpus]
-    numbers = {place.node.number if place.node else None for place in places}
-    return places[0] if len(numbers) == 1 else Place(None, "several_nodes", f"{choice.why}, and they are on several nodes")
+        return audit_of(rank, ground)
+    named = sysfs.read_gpu(address.lower())
+    return audit_of(rank, ground, Choice((), f"there is no PCI device {address}") if named is None else Choice((named,), "it was named"))
 
 
 def _exit_code(audits: Iterable[RankAudit]) -> ExitCode:
@@ -215,7 +197,7 @@ def _exit_code(audits: Iterable[RankAudit]) -> ExitCode:
 
 def _doubts(ground: binder.Ground, topo: str | None) -> list[str]:
     """Where two witnesses contradict each other."""
-    places = [(gpu, _place_of(gpu, ground)) for gpu in ground.gpus]
+    places = [(gpu, place_on(ground, gpu)) for gpu in ground.gpus]
     found = [place.why for _, place in places if place.code == "contradiction"]
     if topo is not None:
         rows = read_topo(topo)
@@ -251,7 +233,7 @@ def _memory_words(node: int, root: str) -> str:
 
 
 def _gpu_words(gpu: Gpu, ground: binder.Ground) -> str:
-    place = _place_of(gpu, ground)
+    place = place_on(ground, gpu)
     words = [gpu.address, gpu.model, gpu.uuid or "", f"node {place.node.number}" if place.node else f"node not known: {place.why}"]
     return ", ".join([*filter(None, words), *([] if gpu.usable else ["not given to this process"])])
 
@@ -283,7 +265,7 @@ def _shown(
     ]
     gpus = []
     for gpu in ground.gpus:
-        place = _place_of(gpu, ground)
+        place = place_on(ground, gpu)
         gpus.append(
             {
                 "address": gpu.address,

@@ -16,6 +16,7 @@ from rankpatrol.cli.words import say
 from rankpatrol.core.errors import BadInput, NoPermission, UsageProblem
 from rankpatrol.evidence.redact import redact_command
 from rankpatrol.launch.nodes import Given, node_part, plain_name
+from rankpatrol.launch.outlived import retire
 from rankpatrol.launch.parent import check_command, launch_environment, make_job_dir, run_job
 from rankpatrol.launch.rundir import Cluster, JobSpec, RunDir
 
@@ -90,8 +91,9 @@ def run(
     try:
         return run_job(_without_placeholder(words), spec, extra, run_dir)
     finally:
-        run_dir.remove()
         _give_terminal_back()
+        if left := retire(run_dir):
+            say(_say_left(left), err=True)
 
 
 def _folder_name(command: tuple[str, ...], run_id: str | None, part: Cluster | None) -> str:
@@ -117,6 +119,12 @@ def _without_placeholder(command: tuple[str, ...]) -> tuple[str, ...]:
     if not Path(command[0]).name.startswith("python") or any(word.startswith("torch.distributed") for word in command):
         return command
     return tuple(word.replace("{checkpoint}", "") for word in command)
+
+
+def _say_left(pids: tuple[int, ...]) -> str:
+    named = ", ".join(map(str, pids[:8])) + (" …" if len(pids) > 8 else "")
+    count = "one process" if len(pids) == 1 else f"{len(pids)} processes"
+    return f"rankpatrol: the job is over, and {count} of its ranks not: {named}. What they hold is told by: rankpatrol orphans"
 
 
 def _job_name(command: tuple[str, ...]) -> str:

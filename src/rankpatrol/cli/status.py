@@ -149,6 +149,8 @@ def _print_status(folder: Path, state: JobState, age_s: float) -> None:
         console.print(_table(state.ranks))
     for words in say_nodes(state.nodes):
         console.print(shown(words))
+    for row in state.bindings:
+        console.print(shown(f"{'rank' if row.ranks.isdigit() else 'ranks'} {row.ranks}: {row.words}"))
     for words in say_groups(state.groups, state.patience_s):
         console.print(shown(words))
     console.print(shown(f"events: {folder / 'events.jsonl'}", "dim"))

@@ -5,6 +5,7 @@ agent.json                   the agent that runs now
 launcher.json                the launcher's identity; launcher_exit.json: how it ended; ending.json: a signal that ordered the end
 ending_for_good.json         SIGTERM, or a second Ctrl-C: what is left of the ranks once CMD has gone is ended by its shims
 spool/                       the agent's records and bundles, before they are carried to the job directory
+outlived.json                the job is over and a process of it is not: what proves whose it was is kept (launch/outlived.py)
 undelivered.json             some of them could not be carried: the run directory is kept
 openings/<attempt>.json      which start of the ranks this attempt is, by the first shim of it
 claims|ranks|exits/<attempt>.<rank>.json    written once each by that rank's shim
@@ -112,6 +113,18 @@ class RankExit(Record, frozen=True, kw_only=True):
     ended_unix_s: float
 
 
+class Binding(Record, frozen=True, kw_only=True):
+    """What a rank was bound to before its start, or why it was not, as its shim wrote it (affinity/plan.py, `document`)."""
+
+    decision: str
+    why: str
+    gpu: str | None = None
+    node: int | None = None
+    cpus: tuple[int, ...] = ()
+    memory_node: int | None = None
+    notes: tuple[str, ...] = ()
+
+
 class LauncherExit(Record, frozen=True, kw_only=True):
     """How CMD ended; None where nobody whose child it was has told us."""
 
@@ -161,6 +174,7 @@ class RunDir:
         self.path = path
         # A shim registers its rank once and whole: what was read need not be read again, four times a second, for all attempts so far.
         self._known: dict[str, RankPlace] = {}
+        self._bound: dict[str, Binding] = {}
 
     @classmethod
     def create(cls) -> "RunDir":
@@ -250,6 +264,14 @@ class RunDir:
     def exit_of(self, place: RankPlace) -> RankExit | None:
         """How this rank ended, or None while it runs (or where its shim could not say)."""
         return self.read(f"exits/{place.attempt}.{place.rank}.json", RankExit)
+
+    def bindings(self, attempt: int) -> dict[int, Binding]:
+        """What each rank of an attempt was bound to; one that nobody was asked to bind is left out."""
+        names = {place.rank: f"bindings/{attempt}.{place.rank}.json" for place in self.places() if place.attempt == attempt}
+        for name in names.values():
+            if name not in self._bound and (made := self.read(name, Binding)) is not None:
+                self._bound[name] = made
+        return {rank: self._bound[name] for rank, name in names.items() if name in self._bound}
 
     def socket_of(self, place: RankPlace) -> Path:
         """Where this rank's shim listens."""
