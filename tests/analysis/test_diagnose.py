@@ -336,3 +336,9 @@ def test_seeing_less_never_accuses_anybody_new_nor_makes_it_more_certain(seen, h
     order = list(Certainty)
     if less.culprit_ranks:
         assert order.index(less.certainty) >= order.index(whole.certainty)
+
+
+@pytest.mark.parametrize(("state", "waits"), [("S", True), ("R", False)])
+def test_where_the_kernel_hides_calls_a_rank_asleep_in_backward_waits_for_its_peers(state, waits):
+    hidden = scenes.rank(0, scenes.process(100, state=state, call=Missing("the kernel refuses")), scenes.stack(100, *BACKWARD))
+    assert (0 in diagnose((scenes.snapshot(hidden, sleeper(1)),)).victim_ranks) is waits

@@ -157,9 +157,15 @@ def _status(path: str) -> bytes | None:
 
 
 def _is_fork_of(pid: int, rank_pid: int) -> bool:
-    """A fork has its parent's stack where that has it, and what was started anew (exec) another one (proc_pid_stat(5), field 28)."""
+    """A fork has its parent's stack where that has it, and what was started anew (exec) another one (proc_pid_stat(5), field 28).
+
+    Where the kernel hides that (0), the command line tells them apart, and at worst one that ignores the signal is sent it.
+    """
     starts = {_stack_start(pid), _stack_start(rank_pid)}
-    return len(starts) == 1 and not starts & {0, None}
+    if starts == {0}:
+        lines = {_status(f"/proc/{each}/cmdline") for each in (pid, rank_pid)}
+        return len(lines) == 1 and not lines & {b"", None}
+    return len(starts) == 1 and None not in starts
 
 
 def _stack_start(pid: int) -> int | None:
