@@ -133,6 +133,30 @@ def test_an_orphan_that_fell_to_the_shim_is_no_rank(tmp_path: Path) -> None:
         assert isinstance(rank.marks(), Missing)
 
 
+def test_the_servers_processes_of_multiprocessing_are_no_ranks_and_hear_no_signal_of_ours(tmp_path: Path) -> None:
+    """forkserver and spawn start Python anew; so does the tracker of their resources."""
+    (tmp_path / "train.py").write_text("""
+import json, multiprocessing, sys
+def tells(queue):
+    caught = [line for line in open("/proc/self/status") if line.startswith("SigCgt")][0]
+    queue.put([[name for name in sys.modules if "probe" in name], bool(int(caught.split()[1], 16) & 1 << 22)])
+if __name__ == "__main__":
+    for method in ("spawn", "forkserver"):
+        context = multiprocessing.get_context(method)
+        queue = context.SimpleQueue()
+        child = context.Process(target=tells, args=(queue,))
+        child.start()
+        print(json.dumps(queue.get()))
+        child.join()
+""")
+    with ranked([str(tmp_path / "train.py")], tmp_path) as rank:
+        lines = rank.end()[0].splitlines()
+        assert len(lines) == 2
+        for line in lines:
+            assert json.loads(line) == [[], False]
+        assert rank.seen().steps == 0
+
+
 def test_a_forked_child_marks_nothing(tmp_path: Path) -> None:
     code = """
 import os, sys, torch.serialization
