@@ -9,7 +9,7 @@ from rankpatrol.affinity.visible import LOCAL_RANKS
 from rankpatrol.launch import torchrun_words
 from rankpatrol.launch.shim.kernel import _LOADER
 from rankpatrol.launch.shim.parent import DEADLINES
-from rankpatrol.launch.shim.placing import TOGETHER, TORCHRUN
+from rankpatrol.launch.shim.placing import TOGETHER, TORCHRUN, VIRTUAL
 from rankpatrol.launch.shim.rank_environment import LENT
 from rankpatrol.launch.torchrun_words import PAST_THE_SHIM, past_the_shim, split, torchruns_words
 
@@ -41,6 +41,9 @@ def test_what_tells_a_ranks_place_is_set_for_it(version: str) -> None:
     told = set(SURFACES[version]["environment"]["set_for_ranks"])
     assert {TORCHRUN.rank, TORCHRUN.local_rank, *TORCHRUN.world_size, *LOCAL_RANKS[0], "TORCHELASTIC_RESTART_COUNT"} <= told
     assert {"TORCHELASTIC_RUN_ID", "MASTER_PORT", "WORLD_SIZE"} <= told & set(TOGETHER)
+    assert set(VIRTUAL) <= told
+    # Only with --virtual-local-rank does torchrun set which GPUs a rank sees.
+    assert ("CUDA_VISIBLE_DEVICES" in told) == ("--virtual-local-rank" in SURFACES[version]["torchrun"])
 
 
 @every_version

@@ -118,6 +118,8 @@ def _refusal(pid: int) -> Missing | None:
         return not_there(pid)
     if re.search(rb"^State:\s+[TtZX]|^TracerPid:\s+[1-9]", status, re.MULTILINE):
         return Missing(f"process {pid} is stopped or traced: it tells no stacks")
+    if re.search(rb"^State:\s+D", status, re.MULTILINE):
+        return Missing(f"process {pid} is in D state: it hears no signal")
     masks = _masks(status)
     if not masks.get("SigCgt", 0) & _BIT:
         return Missing(f"process {pid} offers no stacks: it has no handler for SIGURG")
