@@ -54,8 +54,9 @@ def place_of(environment: Mapping[str, str], launchers: Tuple[Words, ...] = LAUN
 
 
 def _behind_virtual(environment: Mapping[str, str], rank: int) -> int:
-    """Where torchrun calls every rank 0 and shows it one GPU (--virtual-local-rank, from 2.10 on): its place among its node's, if all
-    nodes have as many; else what the launcher says, 0.
+    """The place among its node's ranks of one that torchrun calls 0 and shows one GPU (--virtual-local-rank, from 2.10 on).
+
+    It is known where all nodes have as many ranks; else it stays what the launcher says, 0.
     """
     node, nodes, ranks, world = (_number(environment, name) for name in VIRTUAL)
     if node is None or nodes is None or ranks is None or nodes * ranks != world or "," in environment.get("CUDA_VISIBLE_DEVICES", ","):
