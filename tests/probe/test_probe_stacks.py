@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from probe_subjects import Rank, ranked
+from probe_subjects import Rank, plain_environment, ranked
 
 from rankpatrol.collect.marks import offers_stacks
 from rankpatrol.collect.told_stacks import ask_stack
@@ -187,7 +187,8 @@ sys.stdin.readline()
 """
     with ranked(["-c", deep], tmp_path) as rank:
         assert rank.says() == "ready"
-        assert "more than its pipe holds" in refusal(rank) or "in time" in refusal(rank)
+        why = refusal(rank)
+        assert "more than its pipe holds" in why or "in time" in why
         rank.go_on()
 
 
@@ -202,6 +203,58 @@ def test_without_a_pipe_the_marks_are_there_and_stacks_are_not_offered(tmp_path:
             assert not offers_stacks(shim, rank.held.marks_fd)
             assert rank.seen().phase == "initialisation"
             rank.go_on()
+
+
+# The alternate stack's flags (sigaltstack(2)): 2 where there is none.
+FLAGS = """
+import ctypes
+class S(ctypes.Structure):
+    _fields_ = [("sp", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t)]
+def flags():
+    seen = S()
+    ctypes.CDLL(None).sigaltstack(None, ctypes.byref(seen))
+    return seen.flags
+"""
+
+
+def test_signals_that_come_at_once_have_the_stack_they_would_have_without_us(tmp_path: Path) -> None:
+    """Python's handlers run on faulthandler's alternate stack where there is one, and a few frames with wide registers overflow it."""
+    many = f"""{FLAGS}
+import os, signal
+numbers = [1, 2, 3, 10, 12, 15, 16, 26, 27, 28, *range(34, 50)]
+for number in numbers:
+    signal.signal(number, lambda *_: None)
+signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+for number in numbers:
+    os.kill(os.getpid(), number)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+print(flags(), flush=True)
+input()
+"""
+    with ranked(["-c", many], tmp_path) as rank:
+        assert rank.says() == "2"
+        told(rank)
+        rank.go_on()
+        rank.end()
+        assert rank.process.returncode == 0
+
+
+def test_who_enables_faulthandler_has_its_stack(tmp_path: Path) -> None:
+    code = f"{FLAGS}\nimport faulthandler; before = flags(); faulthandler.enable(); print(before, flags())"
+    with ranked(["-c", code], tmp_path) as rank:
+        assert rank.end() == ("2 0\n", "")
+    with ranked(["-X", "faulthandler", "-c", FLAGS + "print(flags())"], tmp_path) as rank:
+        assert rank.end() == ("0\n", "")
+
+
+def test_a_python_without_ctypes_has_marks_and_tells_no_stacks(tmp_path: Path) -> None:
+    (tmp_path / "ctypes.py").write_text("raise ImportError('no libffi')")
+    with ranked(["-c", STANDS], tmp_path, env=plain_environment(PYTHONPATH=str(tmp_path))) as rank:
+        assert rank.says() == "ready"
+        assert "offers no stacks" in refusal(rank)
+        assert rank.seen().phase == "initialisation"
+        rank.go_on()
+        assert rank.end() == ("", "")
 
 
 def test_the_signal_is_not_left_to_the_ranks_children(tmp_path: Path) -> None:

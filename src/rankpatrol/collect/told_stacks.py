@@ -104,7 +104,7 @@ def _stack(pid: int, text: str) -> Stack | Missing:
     """The threads stand newest first: the last is the main one, unless some were left out."""
     told = parse_stacks(text).processes
     threads = [thread for process in told for thread in process.threads]
-    if not threads or not text.endswith("\n"):
+    if not threads or not text.endswith("\n") or text.count("Current thread 0x") > 1:
         return Missing(f"process {pid} told no whole stack")
     if not _CUT.search(text):
         threads[-1] = msgspec.structs.replace(threads[-1], thread_id=pid, name="MainThread")
@@ -123,6 +123,9 @@ def _refusal(pid: int) -> Missing | None:
     masks = _masks(status)
     if not masks.get("SigCgt", 0) & _BIT:
         return Missing(f"process {pid} offers no stacks: it has no handler for SIGURG")
+    # The kernel gives it to the main thread where that hears it. Still in the handler, the rest of an older answer would come.
+    if (masks.get("SigPnd", 0) | masks.get("ShdPnd", 0) | masks.get("SigBlk", 0)) & _BIT:
+        return Missing(f"process {pid} is still at an earlier question, or does not hear SIGURG")
     return None
 
 

@@ -33,7 +33,19 @@ def offer(sheet: Sheet, descriptor: int) -> bool:
     has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
     if not has_gil or _signal.getsignal(_signal.SIGURG) != _signal.SIG_DFL:
         return False
+    from . import alt_stack  # ruff: ignore[PLC0415] - needs ctypes, which some Pythons lack
+
+    users = alt_stack.now()
     faulthandler.register(_signal.SIGURG, file=descriptor)
+    handlers = alt_stack.now()
+    try:
+        alt_stack.put_back(users)
+    except OSError:
+        faulthandler.unregister(_signal.SIGURG)
+        return False
+    if users.is_off() and not handlers.is_off():
+        # faulthandler does not set it up a second time: who enables it wants it for the overflow of the thread's own.
+        follow(faulthandler, "enable", quietly(lambda *_: alt_stack.put_back(handlers)))
     sheet.flag(layout.ANSWERS)
     return True
 
