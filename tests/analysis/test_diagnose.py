@@ -65,6 +65,24 @@ def test_an_idle_loader_process_is_not_the_stuck_one():
     assert found.process.pid == 900
 
 
+def test_a_loader_process_without_a_name_of_its_own_is_known_by_its_stack():
+    """torch names them from 2.5 on."""
+    frames = (*FETCH[:2], ("_worker_loop", f"{TORCH}/utils/data/_utils/worker.py", 308))
+    nameless = (scenes.process(900, name="python3", call=READS), scenes.stack(900, *frames))
+    helper = (scenes.process(901, name="python3", call=READS), scenes.stack(901, ("main", "/home/u/watcher.py", 3)))
+    found = diagnose((scenes.snapshot(victim(0), starving(1, helper, nameless)),))
+    assert (found.cause, found.process.pid) == ("data_loader_worker_stuck", 900)
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [(Missing("the kernel forbids tracing"), "none of the processes below it is known"), (scenes.stack(900), "no loader process of it is")],
+)
+def test_that_no_loader_process_is_alive_is_only_said_where_it_is_known(seen, said):
+    nameless = (scenes.process(900, name="python3", call=READS), seen)
+    assert said in diagnose((scenes.snapshot(victim(0), starving(1, nameless)),)).sentence
+
+
 def test_a_stopped_loader_process_is_named_without_a_stack():
     stopped = (loader(900, state="T"), Missing("it is stopped"))
     found = diagnose((scenes.snapshot(victim(0), starving(1, stopped)),))
@@ -318,3 +336,9 @@ def test_seeing_less_never_accuses_anybody_new_nor_makes_it_more_certain(seen, h
     order = list(Certainty)
     if less.culprit_ranks:
         assert order.index(less.certainty) >= order.index(whole.certainty)
+
+
+@pytest.mark.parametrize(("state", "waits"), [("S", True), ("R", False)])
+def test_where_the_kernel_hides_calls_a_rank_asleep_in_backward_waits_for_its_peers(state, waits):
+    hidden = scenes.rank(0, scenes.process(100, state=state, call=Missing("the kernel refuses")), scenes.stack(100, *BACKWARD))
+    assert (0 in diagnose((scenes.snapshot(hidden, sleeper(1)),)).victim_ranks) is waits

@@ -76,7 +76,7 @@ class Eyes:
         tree = process_tree()
         samples = [
             msgspec.structs.replace(
-                with_stacks(observe(record, tree, full=full), _STACKS_S),
+                with_stacks(observe(record, tree, full=full), _STACKS_S, pipe=record.stacks),
                 log=self._logs.latest(record),
                 marks=self._marks(record.rank),
             )

@@ -9,6 +9,7 @@ from typing import Any
 from rankpatrol.agent.bindings import for_bundle
 from rankpatrol.agent.nodes.others import Others
 from rankpatrol.agent.roster import Attempt, Roster
+from rankpatrol.agent.within import told_by_itself
 from rankpatrol.collect.gpus import sample_gpus
 from rankpatrol.collect.stacks import take_native
 from rankpatrol.core.errors import EvidenceError
@@ -125,4 +126,4 @@ def _touched(snapshot: Snapshot, native: Mapping[int, str | Missing], taken: int
     asked = [
         f"rank {sample.rank}: its flight recorder was read" for sample in snapshot.ranks if isinstance(sample.recording, FlightRecording)
     ]
-    return (looks, *asked, *(f"rank {rank}: one native stack, a pause of about 0.3 s" for rank in native))
+    return (looks, *told_by_itself(snapshot), *asked, *(f"rank {rank}: one native stack, a pause of about 0.3 s" for rank in native))

@@ -1,12 +1,13 @@
-"""What a rank's probe tells of it: its marks, and its flight recording. Everything works without; then less is known."""
+"""What a rank's probe tells of it: marks, flight recording, stacks that nobody may read. Everything works without; then less is known."""
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from rankpatrol.collect.flight import fetch_recording, fetch_recording_with_lines
 from rankpatrol.collect.marks import read_marks
+from rankpatrol.collect.told_stacks import StackPipe
 from rankpatrol.core.records import Missing, ProcessId
-from rankpatrol.core.snapshot import FlightRecording, Marks
+from rankpatrol.core.snapshot import FlightRecording, Marks, RankSample, Snapshot, Stack
 from rankpatrol.launch.rundir import RankPlace
 from rankpatrol.system.process import boot_id
 
@@ -55,5 +56,22 @@ def marks_of(place: RankPlace) -> Marks | Missing:
     return read_marks(ProcessId(boot_id(), place.shim_pid, place.shim_start_ticks), place.marks_fd)
 
 
+def stacks_of(place: RankPlace) -> StackPipe | None:
+    """Where this rank would tell its stacks itself."""
+    if place.stacks_fd is None:
+        return None
+    shim = ProcessId(boot_id(), place.shim_pid, place.shim_start_ticks)
+    return StackPipe(shim=shim, fd=place.stacks_fd, marks_fd=place.marks_fd, rank=ProcessId(boot_id(), place.pid, place.start_ticks))
+
+
 def _recording_of(place: RankPlace) -> FlightRecording | Missing:
     return _NO_PROBE if place.probe_socket is None else fetch_recording(place.probe_socket, _RECORDING_S)
+
+
+def told_by_itself(snapshot: Snapshot) -> tuple[str, ...]:
+    """Who was sent a signal for its stacks."""
+    return tuple(f"rank {sample.rank}: it told its stacks itself, at a SIGURG" for sample in snapshot.ranks if _has_told(sample))
+
+
+def _has_told(sample: RankSample) -> bool:
+    return any(isinstance(stack, Stack) and stack.told for stack in (sample.stack, *sample.child_stacks.values()))

@@ -19,6 +19,7 @@ from rankpatrol.launch.nodes import Given, node_part, plain_name
 from rankpatrol.launch.outlived import retire
 from rankpatrol.launch.parent import check_command, launch_environment, make_job_dir, run_job
 from rankpatrol.launch.rundir import Cluster, JobSpec, RunDir
+from rankpatrol.launch.torchrun_words import past_the_shim
 
 
 @click.command(short_help="Start a training under patrol.", context_settings={"allow_interspersed_args": False})
@@ -87,6 +88,7 @@ def run(
     )
     run_dir = RunDir.create()
     say(f"rankpatrol: job directory {folder}", err=True)
+    _say_who_is_not_seen(words)
     extra = launch_environment(run_dir, recover=spec.policy != "observe", max_restarts=settings["max_restarts"])
     try:
         return run_job(_without_placeholder(words), spec, extra, run_dir)
@@ -112,6 +114,19 @@ def _check_checkpoints(directory: Path) -> None:
         raise NoPermission(
             f"{directory} cannot be read", help="Nothing was started. Give yourself the right to read it, or leave --checkpoints out."
         )
+
+
+def _say_who_is_not_seen(words: tuple[str, ...]) -> None:
+    """Ranks that torchrun starts past the shim train as ever; who started them so should know that nobody looks."""
+    past = past_the_shim(words, os.environ)
+    if past is None:
+        return
+    ways = {
+        "--run-path": "leave --run-path out",
+        "--no-python": f"torchrun … --no-python rankpatrol shim -- {past.program} …",
+    }
+    how = next(way for flag, way in ways.items() if flag[2:] in past.by.lower().replace("_", "-"))
+    say(f"rankpatrol: {past.by} has torchrun start the ranks without the shim: they are not watched. Instead: {how}", err=True)
 
 
 def _without_placeholder(command: tuple[str, ...]) -> tuple[str, ...]:

@@ -95,10 +95,11 @@ class ThreadStack(Record, frozen=True, kw_only=True):
 
 
 class Stack(Record, frozen=True, tag="stack"):
-    """The Python stacks of all threads of one process."""
+    """The Python stacks of all threads of one process. `told`: it wrote them itself, at a signal (collect/told_stacks.py)."""
 
     pid: int
     threads: tuple[ThreadStack, ...]
+    told: bool = False
 
     def main_thread(self) -> ThreadStack | None:
         """The thread whose kernel id is the pid, else the only one whose name says so."""

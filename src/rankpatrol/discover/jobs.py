@@ -5,13 +5,15 @@ from collections.abc import Iterable, Mapping
 from rankpatrol.core.lineage import above
 from rankpatrol.core.records import Missing
 from rankpatrol.discover.records import Candidate, FoundJob, FoundRank, Survey, Unnumbered
-from rankpatrol.launch.shim.placing import LAUNCHERS, TOGETHER, TORCHRUN, place_of
+from rankpatrol.launch.shim.placing import LAUNCHERS, TOGETHER, TORCHRUN, VIRTUAL, place_of
 
 # What names a job, where a launcher does: torchrun writes the word "none" where it was given no --rdzv-id.
 JOB_VARIABLES = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "KUBEFLOW_TRAINJOB_NAME", "PBS_JOBID", "LSB_JOBID")
 OTHER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANKPATROL_RUN_DIR")
 VARIABLES = frozenset({
     *(name for each in LAUNCHERS for name in (each.rank, each.local_rank, *each.world_size, *each.only_with)),
+    *VIRTUAL,
+    "CUDA_VISIBLE_DEVICES",
     *JOB_VARIABLES,
     *OTHER_VARIABLES,
     *TOGETHER,

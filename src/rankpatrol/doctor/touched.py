@@ -24,6 +24,10 @@ TOUCHED = (
         "--no-probe",
     ),
     Touch("each rank's CPUs and memory policy: bound to the NUMA node of its GPU where that is certain", "--no-bind"),
+    Touch(
+        "SIGURG, where a rank has no use for it: it writes its Python stacks into a pipe; sent only where py-spy cannot read it",
+        "--no-probe, or a handler of the training's own",
+    ),
     Touch("a failed rank's exit is held back until the others' evidence is taken: 20 s at most", "do not use `run` or `shim`"),
     Touch(
         "memory of ranks is read (py-spy, without a pause); one native stack of a rank already judged: a pause of 0.3 s", "do not use `run`"

@@ -86,7 +86,8 @@ class JobSpec(Record, frozen=True, kw_only=True):
 class RankPlace(Record, frozen=True, kw_only=True):
     """One rank of one attempt, as its shim registered it.
 
-    `marks_fd` is the shim's own descriptor of the rank's marks; None where the rank was started without a probe.
+    `marks_fd` is the shim's own descriptor of the rank's marks, `stacks_fd` that of the pipe into which the rank writes its stacks when it
+    is asked; None where the rank was started without a probe.
     """
 
     attempt: int
@@ -102,6 +103,7 @@ class RankPlace(Record, frozen=True, kw_only=True):
     scheduler_restarts: int
     started_unix_s: float
     marks_fd: int | None = None
+    stacks_fd: int | None = None
     probe_socket: str | None = None
 
 

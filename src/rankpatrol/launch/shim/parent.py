@@ -26,7 +26,7 @@ from rankpatrol.launch.shim.kernel import (
     reap,
     sweep,
 )
-from rankpatrol.launch.shim.marks import with_probe
+from rankpatrol.launch.shim.marks import Held, with_probe
 from rankpatrol.launch.shim.output import DRAIN_S, Outlet, drain, say
 from rankpatrol.launch.shim.placing import LAUNCHERS, TORCHRUN, place_of
 from rankpatrol.launch.shim.rank_environment import environment_of, rank_environment
@@ -76,10 +76,10 @@ class Shim:
         self._escalation: list[tuple[float, str]] = []  # (monotonic time, signal), soonest first
         self._selector = selectors.DefaultSelector()
 
-    def start(self, command: list[str], environment: dict[str, str], log_path: str | None, marks_fd: int | None = None) -> int:
+    def start(self, command: list[str], environment: dict[str, str], log_path: str | None, inherited: tuple[int, ...] = ()) -> int:
         """Start the rank in a session of its own, as torchrun starts its workers, and return its pid. Raises OSError.
 
-        It inherits `marks_fd`.
+        It inherits these descriptors.
         """
         # One stream where there was one (a terminal, 2>&1): two would lose the order of output and errors, and cut lines into each other.
         self._outlets = [Outlet(1)] if os.path.sameopenfile(1, 2) else [Outlet(1), Outlet(2)]
@@ -90,7 +90,7 @@ class Shim:
             stderr=self._outlets[-1].rank_fd,
             preexec_fn=prepare_rank,  # ruff: ignore[PLW1509] - no other thread runs yet
             start_new_session=True,
-            pass_fds=() if marks_fd is None else (marks_fd,),
+            pass_fds=inherited,
         )
         self._log = RankLog(log_path) if log_path else None
         for outlet in self._outlets:
@@ -243,15 +243,15 @@ def main(command: list[str], launcher_pid: int, deadlines: Deadlines = DEADLINES
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     told = {"RANKPATROL_RESUME_FROM": checkpoint, "RANKPATROL_SUSPECT_FILES": desk.suspect_files()}
     environment = rank_environment(os.environ, environment_of(launcher_pid) if launcher_pid else None, told)
-    marks_fd: int | None = None
+    held: Held | None = None
     if desk.wants_probe():
-        environment, marks_fd = with_probe(environment, run_dir, desk.probe_socket_path())
+        environment, held = with_probe(environment, run_dir, desk.probe_socket_path())
     try:
         with _binding(desk, environment, launcher_pid):
-            pid = shim.start(words, environment, desk.log_path(), marks_fd)
+            pid = shim.start(words, environment, desk.log_path(), () if held is None else held.inherited())
     except OSError as problem:
         return _cannot_start(words[0], problem)
-    _report(desk, lambda: desk.register(pid, marks_fd))
+    _report(desk, lambda: desk.register(pid, held))
     _report(desk, lambda: shim.listen(desk.socket_path()))
     status, ended_unix_s = shim.wait(), time.time()
     if shim.failed_by_itself(status):
