@@ -318,3 +318,61 @@ def test_seeing_less_never_accuses_anybody_new_nor_makes_it_more_certain(seen, h
     order = list(Certainty)
     if less.culprit_ranks:
         assert order.index(less.certainty) >= order.index(whole.certainty)
+
+
+def loop_with(gives_lock):
+    history = looks([7] * 5)
+    asked = msgspec.structs.replace(history[-1].ranks[0], gives_lock=gives_lock)
+    return (*history[:-1], msgspec.structs.replace(history[-1], ranks=(asked, history[-1].ranks[1])))
+
+
+@pytest.mark.parametrize(("gives_lock", "cause"), [(False, "gil_held"), (True, "spin"), (Missing("no probe"), "spin")])
+def test_a_loop_that_keeps_the_lock_from_who_asks_is_below_python_and_no_loop_of_its_own(gives_lock, cause):
+    found = diagnose(loop_with(gives_lock))
+    assert (found.verdict, found.cause, found.culprit_ranks, found.certainty) == ("hang", cause, (0,), Certainty.SUPPORTED)
+
+
+def below(call, number=3, *, owns_gil=False, state="S"):
+    at = scenes.stack(100 + number, ("update_index", "/home/u/index.py", 9), owns_gil=owns_gil)
+    return scenes.rank(number, scenes.process(100 + number, call=call, state=state), at)
+
+
+def told_below(*ranks):
+    found = diagnose(tuple(scenes.snapshot(victim(0), each) for each in ranks))
+    return found.verdict, found.cause, found.culprit_ranks, found.certainty
+
+
+MUTEX = SystemCall("futex", (0x7F00, 0x80, 2, 0, 0, 0))
+SEMAPHORE = SystemCall("futex", (0x7F00, 0x189, 0, 0, 0, 0xFFFFFFFF))
+
+
+def test_a_mutex_that_is_never_given_is_below_python():
+    assert told_below(below(MUTEX), below(MUTEX)) == ("hang", "below_python", (3,), Certainty.SUPPORTED)
+
+
+@pytest.mark.parametrize(
+    "looks_at",
+    [
+        pytest.param((below(MUTEX),), id="one look alone"),
+        pytest.param((below(SEMAPHORE), below(SEMAPHORE)), id="a semaphore, as Python's own locks are"),
+        pytest.param((below(MUTEX), below(SystemCall("futex", (0x8F00, 0x80, 2, 0, 0, 0)))), id="another mutex each time"),
+        pytest.param((below(SystemCall("futex")), below(SystemCall("futex"))), id="arguments that are not known"),
+    ],
+)
+def test_any_other_wait_for_a_lock_is_a_rank_that_is_blocked(looks_at):
+    assert told_below(*looks_at)[1] == "rank_blocked"
+
+
+def test_whoever_sleeps_with_the_interpreters_lock_is_in_c_code():
+    asleep = below(SLEEP_CALL, owns_gil=True)
+    assert told_below(asleep, asleep) == ("hang", "gil_held", (3,), Certainty.SUPPORTED)
+
+
+def test_a_lock_that_was_held_in_one_look_of_two_says_nothing():
+    assert told_below(below(SLEEP_CALL, owns_gil=True), below(SLEEP_CALL))[1] == "rank_blocked"
+
+
+def test_a_victim_in_a_mutex_is_no_culprit():
+    waits = scenes.rank(1, scenes.process(101, call=MUTEX), scenes.stack(101, *BACKWARD))
+    found = diagnose((scenes.snapshot(victim(0), waits, sleeper()),) * 2)
+    assert found.culprit_ranks == (3,)

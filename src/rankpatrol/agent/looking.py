@@ -10,11 +10,16 @@ from rankpatrol.core.snapshot import Snapshot
 
 
 def look_closely(eyes: Eyes) -> Diagnosis:
-    """Stacks first; where they leave it open because all ranks wait in collectives, or one has left, flight recordings too."""
+    """Stacks first; where they leave it open because all ranks wait in collectives, or one has left, flight recordings too.
+
+    A rank that spins is asked once whether its Python answers.
+    """
     eyes.look()
     found = diagnose(tuple(eyes.looks))
     if found.verdict == "undetermined" and len(found.victim_ranks) < eyes.looks[-1].world_size:
         return found
+    if found.cause == "spin" and eyes.ask_for_locks(found.culprit_ranks or ()):
+        return diagnose(tuple(eyes.looks))
     if found.verdict in {"undetermined", "crash"}:
         eyes.add_recordings()
         found = diagnose(tuple(eyes.looks))

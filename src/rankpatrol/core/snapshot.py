@@ -177,6 +177,7 @@ class RankSample(Record, frozen=True, kw_only=True):
     """One rank at one moment: its process, every descendant, their stacks (by pid) and its log.
 
     `exit_status` is None while it runs, negative for a signal; `ended_unix_s` is its shim's word, comparable on one node alone.
+    `gives_lock`: another thread of it that asked for the interpreter's lock has got it; False: not within some seconds.
     """
 
     rank: int
@@ -193,6 +194,7 @@ class RankSample(Record, frozen=True, kw_only=True):
     log: LogSample | Missing = Missing("no log was read in this round")
     marks: Marks | Missing = Missing("no probe in this rank")
     recording: FlightRecording | Missing = Missing("no probe in this rank")
+    gives_lock: bool | Missing = Missing("no thread of it was asked to take the interpreter's lock")
 
 
 class KernelKills(Record, frozen=True, tag="kills"):

@@ -93,10 +93,12 @@ def follow(
 ) -> Followed:
     """Strike and heal at the right moments until the command ends, the deadline comes, or `tell` says of an event that it is enough."""
     journal, steps, resume_step = EventFile(scene.job / "events.jsonl"), StepWatch(), None
+    heard: list[Event] = []
     while True:
         over = keeper.poll() is not None or time.monotonic() > until_mono_s
         steps.look([scene.output, *scene.job.glob("attempts/*/rank0.log")], at_unix_s=time.time())
-        for event in journal.look():
+        for event in map(fault.by_our_clock, journal.look()):
+            heard.append(event)
             if event.kind == "progress" and event.step is not None:
                 steps.note(event.step, event.at_unix_s)
             if event.kind in _HEAL_AT:
@@ -105,7 +107,7 @@ def follow(
             if tell is not None and tell(event):
                 over = True
         if over:
-            return Followed(tuple(journal.events), steps.first_seen_unix_s, resume_step)
+            return Followed(tuple(heard), steps.first_seen_unix_s, resume_step)
         fault.strike(scene, Moment(step=steps.last, keeper_pid=keeper.pid))
         time.sleep(_TICK_S)
 

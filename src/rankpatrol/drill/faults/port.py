@@ -4,6 +4,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from rankpatrol.core.records import Record
+from rankpatrol.drill.events import Event
 from rankpatrol.drill.scene import Scene
 
 
@@ -59,6 +60,10 @@ class Fault(Protocol):
 
     def strike(self, scene: Scene, moment: Moment) -> None:
         """Called several times a second: does, or notes, what its moment has come for. Idempotent, never blocks."""
+
+    def by_our_clock(self, event: Event) -> Event:
+        """What the patrol told, by the drill's own wall clock."""
+        return event
 
     def resume_step(self, scene: Scene) -> int:
         """From which step the next attempt must go on."""
