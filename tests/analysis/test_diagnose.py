@@ -376,3 +376,27 @@ def test_a_victim_in_a_mutex_is_no_culprit():
     waits = scenes.rank(1, scenes.process(101, call=MUTEX), scenes.stack(101, *BACKWARD))
     found = diagnose((scenes.snapshot(victim(0), waits, sleeper()),) * 2)
     assert found.culprit_ranks == (3,)
+
+
+PDB = (
+    ("Cmd.cmdloop", "/env/lib/python3.11/cmd.py", 126),
+    ("Pdb._cmdloop", "/env/lib/python3.11/pdb.py", 362),
+    ("Pdb.interaction", "/env/lib/python3.11/pdb.py", 415),
+    ("Bdb.dispatch_line", "/env/lib/python3.11/bdb.py", 112),
+)
+AT_TERMINAL = SystemCall("read", (0, 0, 1024), path="/dev/pts/3")
+
+
+def debugged(call=AT_TERMINAL, frames=PDB):
+    return scenes.rank(3, scenes.process(103, call=call), scenes.stack(103, *frames, ("train", "/home/u/train.py", 60)))
+
+
+def test_a_rank_at_a_breakpoint_is_waited_for_and_not_blamed():
+    found = diagnose((scenes.snapshot(victim(0), debugged()),) * 2)
+    assert (found.verdict, found.culprit_ranks, found.awaited_ranks) == ("benign_wait", None, (3,))
+    assert "debugs" in found.sentence
+
+
+def test_a_program_that_a_debugger_runs_is_no_program_that_stands_in_it():
+    run_by_pdb = (("wait", "/home/u/train.py", 20), ("Bdb.run", "/env/lib/python3.11/bdb.py", 600), *PDB)
+    assert diagnose((scenes.snapshot(victim(0), debugged(SLEEP_CALL, run_by_pdb)),) * 2).culprit_ranks == (3,)

@@ -203,10 +203,17 @@ class KernelKills(Record, frozen=True, tag="kills"):
     lines: dict[int, str]
 
 
+class DiskRoom(Record, frozen=True, tag="room"):
+    """How many bytes the file system under each path has left for a user's files."""
+
+    available_bytes: dict[str, int]
+
+
 class Snapshot(Record, frozen=True, kw_only=True):
     """All ranks of one attempt at one moment. `at_mono_s` is this node's monotonic clock: never compared across nodes.
 
-    `kills` are the kernel's own lines of processes it killed, by pid; Missing where its log may not be read.
+    `kills` are the kernel's own lines of processes it killed, by pid; Missing where its log may not be read. `room` is
+    asked for where a rank could not write a checkpoint.
     """
 
     job: str
@@ -216,3 +223,4 @@ class Snapshot(Record, frozen=True, kw_only=True):
     world_size: int
     ranks: tuple[RankSample, ...]
     kills: KernelKills | Missing = Missing("the kernel log was not read in this round")
+    room: DiskRoom | Missing = Missing("no disk was asked for its room in this round")

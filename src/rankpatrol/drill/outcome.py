@@ -19,7 +19,8 @@ class Bars(Record, frozen=True, kw_only=True):
 class Outcome(Record, frozen=True, kw_only=True):
     """All that is known when a run is over. Bundle paths lead to whether `rankpatrol bundle verify` accepted them.
 
-    `log_tails`: the struck rank's log in each bundle. `in_log_tail`: what one of them must hold.
+    `log_tails`: the struck rank's log in each bundle. `in_log_tail`: what one of them must hold. `virtual`: a recording was played, so
+    that nothing could be sealed.
     """
 
     fault: str
@@ -42,6 +43,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     names_nobody: bool = False
     in_log_tail: str = ""
     log_tails: Mapping[str, str] = {}
+    virtual: bool = False
 
     @property
     def told(self) -> Truth:

@@ -16,6 +16,7 @@ from rankpatrol.drill.outcome import Outcome
 from rankpatrol.drill.scene import Scene, build
 from rankpatrol.drill.steps import StepWatch
 from rankpatrol.drill.truth import Truth, read_truth
+from rankpatrol.drill.virtual import play_tape
 from rankpatrol.system.command import run
 
 _TICK_S = 0.1
@@ -45,10 +46,10 @@ def patrol_command(scene: Scene, settings: Settings) -> list[str]:
     ]
 
 
-def watch_command(scene: Scene, settings: Settings, pid: int) -> list[str]:
-    """`rankpatrol watch` of a training that runs already."""
-    words = ("watch", "--pid", str(pid), "--patience", settings.patience, "--job-dir", str(scene.job))
-    return [sys.executable, "-m", "rankpatrol", *words]
+def watch_command(scene: Scene, settings: Settings, which: Sequence[str]) -> list[str]:
+    """`rankpatrol watch` of a training that runs already; a watch of everything names its folders itself."""
+    place = () if "--all" in which else ("--job-dir", str(scene.job))
+    return [sys.executable, "-m", "rankpatrol", "watch", *which, "--patience", settings.patience, *place]
 
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:
@@ -58,12 +59,14 @@ def environment(more: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def kept(command: Sequence[str], env: Mapping[str, str], *, left_file: Path, output: Path | None) -> "Iterator[subprocess.Popen[bytes]]":
+def kept(
+    command: Sequence[str], env: Mapping[str, str], *, left_file: Path, output: Path | None, cwd: Path | None = None
+) -> "Iterator[subprocess.Popen[bytes]]":
     """A command under its keeper, in a process group of its own: whatever it started is gone when the block is left."""
     argv = [sys.executable, "-m", "rankpatrol.drill.keeper", str(os.getpid()), str(left_file), *command]
     sink = output.open("wb") if output is not None else None
     try:
-        keeper = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, process_group=0)
+        keeper = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, process_group=0, cwd=cwd)
     finally:
         if sink is not None:
             sink.close()
@@ -114,25 +117,28 @@ def follow(
 
 def play(fault: Fault, scene: Scene, settings: Settings, *, run_number: int, seed: str) -> Outcome:
     """One run from an empty folder to its outcome. Nothing that it started is alive afterwards."""
+    if (played := play_tape(fault, scene, run_number=run_number, seed=seed)) is not None:
+        return played
     build(scene)
+    attached = settings.attached or fault.attached
     began = time.monotonic()
     left_file = scene.truth.with_name("left.txt")
     until_mono_s = began + settings.deadline_s
     try:
         env = environment(fault.prepare(scene))
-        command = [word.replace("{checkpoint}", "") for word in scene.training()] if settings.attached else patrol_command(scene, settings)
+        command = [word.replace("{checkpoint}", "") for word in scene.training()] if attached else patrol_command(scene, settings)
         with kept(command, env, left_file=left_file, output=scene.output) as keeper:
-            if settings.attached:
+            if attached:
                 seen = _follow_attached(fault, scene, keeper, settings, until_mono_s)
             else:
                 seen = follow(fault, scene, keeper, until_mono_s=until_mono_s, tell=settings.tell)
-            code = 0 if settings.attached and keeper.poll() is None else keeper.poll()
+            code = 0 if attached and keeper.poll() is None else keeper.poll()
     finally:
         fault.clear()
     truth = read_truth(scene.truth)
     return Outcome(
         fault=fault.id,
-        expects=Expectation.NAMED if settings.attached and fault.expects is Expectation.RECOVERS else fault.expects,
+        expects=Expectation.NAMED if attached and fault.expects is Expectation.RECOVERS else fault.expects,
         verdict=fault.verdict,
         causes=fault.causes,
         run=run_number,
@@ -160,8 +166,9 @@ def _follow_attached(fault: Fault, scene: Scene, keeper: "subprocess.Popen[bytes
     while steps.last < 1 and keeper.poll() is None and time.monotonic() < until_mono_s:
         steps.look([scene.output], at_unix_s=time.time())
         time.sleep(_TICK_S)
-    command = watch_command(scene, settings, keeper.pid)
-    with kept(command, environment({}), left_file=scene.truth.with_name("left_by_watch.txt"), output=scene.folder / "watch.txt"):
+    command = watch_command(scene, settings, fault.watch_words(keeper.pid))
+    left_file, output = scene.truth.with_name("left_by_watch.txt"), scene.folder / "watch.txt"
+    with kept(command, environment({}), left_file=left_file, output=output, cwd=scene.folder):
 
         def is_enough(event: Event) -> bool:
             if settings.tell is not None:

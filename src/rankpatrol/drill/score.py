@@ -13,7 +13,16 @@ from rankpatrol.drill.rules import complaints, wrong_names
 __all__ = ["Bars", "Outcome", "Score", "not_run", "score"]
 
 _HAS_CULPRIT = frozenset(
-    {Expectation.RECOVERS, Expectation.NAMED, Expectation.CRASHES, Expectation.TIMES_OUT, Expectation.NOT_AGAIN, Expectation.SLOWED_BY_ONE}
+    {
+        Expectation.RECOVERS,
+        Expectation.NAMED,
+        Expectation.CRASHES,
+        Expectation.TIMES_OUT,
+        Expectation.NOT_AGAIN,
+        Expectation.SLOWED_BY_ONE,
+        Expectation.WOULD_END,
+        Expectation.KEEPS,
+    }
 )
 
 

@@ -28,6 +28,8 @@ _KINDS = {
     Expectation.RELEASES: "orphans",
     Expectation.FAILS: "fails",
     Expectation.STOPS: "stopped",
+    Expectation.KEEPS: "crash, stopped",
+    Expectation.WOULD_END: "hang, virtual",
 }
 
 

@@ -200,6 +200,17 @@ def update_index(_plan: dict[str, Any]) -> None:
     library.pthread_mutex_lock(lock)
 
 
+def inspect(plan: dict[str, Any]) -> None:
+    """Stop at a breakpoint, on a terminal."""
+    ours = sys.stdin, sys.stdout
+    # Not as its controlling terminal: the end of that would be a signal to the rank.
+    terminal = os.open(plan["terminal"], os.O_RDWR | os.O_NOCTTY)
+    with os.fdopen(terminal) as keys, os.fdopen(os.dup(terminal), "w") as screen:
+        sys.stdin, sys.stdout = keys, screen
+        breakpoint()  # ruff: ignore[T100] - that is what this is for
+        sys.stdin, sys.stdout = ours
+
+
 def leave(_plan: dict[str, Any]) -> None:
     """Say that all is well, and be gone."""
     os._exit(0)
