@@ -54,8 +54,9 @@ class Outcome(Record, frozen=True, kw_only=True):
 class Score(Record, frozen=True, kw_only=True):
     """One run's marks, in seconds from the onset. It passed when there is no complaint.
 
-    `onset_off_s`: how much later the verdict puts the onset than the truth does. `alerts`: how many were raised in all.
-    `bar_s`: the row's bar for naming the suspect, None where there is nobody to name.
+    `onset_off_s`: how much later the verdict puts the onset than the truth does. `alerts`: how many were raised in all;
+    `false_alerts`: those whose incident closed by itself. `virtual`: its seconds are nobody's. `bar_s`: the row's bar for naming the
+    suspect, None where there is nobody to name.
     """
 
     fault: str
@@ -73,6 +74,8 @@ class Score(Record, frozen=True, kw_only=True):
     onset_off_s: float | None = None
     silent_s: float | None = None
     alerts: int = 0
+    false_alerts: int = 0
+    virtual: bool = False
     caught: bool = False
     named_rightly: bool = False
     process_named: bool = False
