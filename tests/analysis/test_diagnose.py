@@ -10,7 +10,7 @@ from rankpatrol.analysis.diagnose import diagnose
 from rankpatrol.analysis.scene import say_ranks
 from rankpatrol.core.diagnosis import Certainty
 from rankpatrol.core.records import Missing
-from rankpatrol.core.snapshot import IoCounters, SocketBytes, SystemCall
+from rankpatrol.core.snapshot import FlightRecording, IoCounters, SocketBytes, SystemCall
 
 TORCH = "/env/lib/python3.11/site-packages/torch"
 BACKWARD = (("_engine_run_backward", f"{TORCH}/autograd/graph.py", 979), ("main", "/home/u/train.py", 60))
@@ -400,3 +400,47 @@ def test_a_rank_at_a_breakpoint_is_waited_for_and_not_blamed():
 def test_a_program_that_a_debugger_runs_is_no_program_that_stands_in_it():
     run_by_pdb = (("wait", "/home/u/train.py", 20), ("Bdb.run", "/env/lib/python3.11/bdb.py", 600), *PDB)
     assert diagnose((scenes.snapshot(victim(0), debugged(SLEEP_CALL, run_by_pdb)),) * 2).culprit_ranks == (3,)
+
+
+BARRIER = (
+    ("barrier", f"{TORCH}/distributed/distributed_c10d.py", 5025),
+    ("save", "/home/u/train.py", 77),
+    ("main", "/home/u/train.py", 90),
+)
+
+
+def at_barrier(number, line=77):
+    frames = (BARRIER[0], ("save", "/home/u/train.py", line), BARRIER[2])
+    return scenes.rank(number, scenes.process(100 + number), scenes.stack(100 + number, *frames))
+
+
+def all_wait(*ranks, **facts):
+    found = diagnose((scenes.snapshot(*ranks, **facts),) * 2)
+    return found.verdict, found.cause, found.culprit_ranks, found.certainty
+
+
+UNKNOWN = ("undetermined", "unknown", None, Certainty.SUSPECTED)
+
+
+def test_without_recordings_the_one_in_backward_while_all_others_meet_elsewhere_is_suspected_at_most():
+    seen = all_wait(at_barrier(0), at_barrier(1), victim(2), at_barrier(3))
+    assert seen == ("hang", "rank_missing_collective", (2,), Certainty.SUSPECTED)
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        pytest.param((victim(0), victim(1), at_barrier(2), victim(3)), id="one alone at a line may be meant to be there"),
+        pytest.param((at_barrier(0), victim(1)), id="of two each is odd"),
+        pytest.param((at_barrier(0), at_barrier(1, line=99), victim(2), at_barrier(3)), id="the others do not stand together"),
+        pytest.param((at_barrier(0), victim(1), victim(2), at_barrier(3)), id="two of each"),
+    ],
+)
+def test_stacks_alone_accuse_nobody_else(ranks):
+    assert all_wait(*ranks) == UNKNOWN
+
+
+def test_where_recordings_are_at_hand_stacks_alone_suspect_nobody():
+    recording = FlightRecording(version="2.10", members={}, status={}, entries=())
+    ranks = [msgspec.structs.replace(each, recording=recording) for each in (at_barrier(0), at_barrier(1), victim(2))]
+    assert all_wait(*ranks) == UNKNOWN

@@ -340,3 +340,23 @@ def test_a_full_disk_passes_where_the_job_is_ended_for_good_and_the_last_good_ch
     assert full_disk(DISK[:3]) == ("the job was not ended",)
     lost = Truth(rank=0, step=21, harmed=("the last good checkpoint",))
     assert full_disk(truth=lost) == ("not kept, or not told as it is: the last good checkpoint",)
+
+
+def suspected(*more: Event, **facts: object) -> tuple[str, ...]:
+    plain = {"kind": "alert", "cause": "rank_missing_collective", "certainty": "suspected", "incident": 1, "suspect_ranks": (2,)}
+    alert = Event(**{"at_unix_s": ONSET_UNIX_S + 6, **plain, **facts})  # type: ignore[arg-type]
+    causes = ("rank_missing_collective",)
+    return score(outcome((alert, *more), expects=Expectation.SUSPECTS, causes=causes), Bars()).complaints
+
+
+def test_a_suspicion_passes_as_long_as_it_stays_one() -> None:
+    assert suspected() == ()
+    assert suspected(certainty="supported") == (
+        "alert suspected / rank_missing_collective names rank 2 is supported, which cannot be known from outside",
+    )
+    assert len(suspected(suspect_ranks=(1,))) == 2
+    assert suspected(cause="unknown") == ("no alert of rank_missing_collective",)
+    judged_too = Event(
+        at_unix_s=ONSET_UNIX_S + 30, kind="verdict", verdict="hang", cause="rank_missing_collective", incident=1, culprit_ranks=(2,)
+    )
+    assert len(suspected(judged_too)) == 1

@@ -9,6 +9,7 @@ from rankpatrol.analysis.desync import diagnose_desync, recorded_reason
 from rankpatrol.analysis.frames import say_frame
 from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.left_behind import diagnose_left_behind
+from rankpatrol.analysis.odd_one_out import suspect_by_stacks
 from rankpatrol.analysis.scene import Cause, Scene, say_ranks
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.records import Missing
@@ -22,7 +23,7 @@ def diagnose(history: tuple[Snapshot, ...]) -> Diagnosis:
     """
     if not history:
         raise ValueError("nothing was seen")
-    return diagnose_scene(Scene(history), REGISTRY, diagnose_desync)
+    return diagnose_scene(Scene(history), REGISTRY, lambda scene: diagnose_desync(scene) or suspect_by_stacks(scene))
 
 
 def diagnose_scene(scene: Scene, registry: Registry, untie: Callable[[Scene], Diagnosis | None]) -> Diagnosis:

@@ -13,6 +13,7 @@ def complaints(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
     rules = {
         Expectation.RECOVERS: _recovers,
         Expectation.NAMED: _named,
+        Expectation.SUSPECTS: _suspects,
         Expectation.CRASHES: _crashes,
         Expectation.NOT_AGAIN: _not_again,
         Expectation.LOOPS: _loops,
@@ -129,6 +130,18 @@ def _named(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
     yield from (f"a job that was only watched was acted upon: {_say(event)}" for event in outcome.events if event.kind == "action")
     if not any(outcome.bundles.values()):
         yield "no sealed bundle stands"
+
+
+def _suspects(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
+    yield from _missed("the suspect was named", marks.suspect_s, bars.suspect_s)
+    yield from wrong_names(outcome)
+    if not any(event.kind == "alert" and event.cause in outcome.causes for event in outcome.events):
+        yield f"no alert of {' or '.join(outcome.causes)}"
+    for event in outcome.events:
+        if event.kind == "alert" and event.certainty != "suspected":
+            yield f"{_say(event)} is {event.certainty}, which cannot be known from outside"
+        if event.kind == "action" or _calls(event, "hang"):
+            yield f"no more than a suspicion can be had from outside, yet: {_say(event)}"
 
 
 def _crashes(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:

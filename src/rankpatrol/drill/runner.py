@@ -21,6 +21,8 @@ from rankpatrol.system.command import run
 
 _TICK_S = 0.1
 _KEEPER_ENDS_S = 20.0  # its own deadlines sum up to 15 s
+# Far beyond patience: who is suspected only is not judged later either.
+_NO_VERDICT_S = 75.0
 _HEAL_AT = frozenset({"action", "attempt_ended"})
 
 
@@ -138,7 +140,7 @@ def play(fault: Fault, scene: Scene, settings: Settings, *, run_number: int, see
     truth = read_truth(scene.truth)
     return Outcome(
         fault=fault.id,
-        expects=Expectation.NAMED if attached and fault.expects is Expectation.RECOVERS else fault.expects,
+        expects=expectation(fault, attached=attached),
         verdict=fault.verdict,
         causes=fault.causes,
         run=run_number,
@@ -160,12 +162,21 @@ def play(fault: Fault, scene: Scene, settings: Settings, *, run_number: int, see
     )
 
 
+def expectation(fault: Fault, *, attached: bool) -> Expectation:
+    """Nobody is ended from outside."""
+    if not attached or fault.expects is not Expectation.RECOVERS:
+        return fault.expects
+    return Expectation.SUSPECTS if fault.suspected_only else Expectation.NAMED
+
+
 def _follow_attached(fault: Fault, scene: Scene, keeper: "subprocess.Popen[bytes]", settings: Settings, until_mono_s: float) -> Followed:
     """Attach once the training takes steps; a hang that was judged and sealed is left, since nobody is to end it."""
     steps = StepWatch()
     while steps.last < 1 and keeper.poll() is None and time.monotonic() < until_mono_s:
         steps.look([scene.output], at_unix_s=time.time())
         time.sleep(_TICK_S)
+    if fault.suspected_only:
+        until_mono_s = min(until_mono_s, time.monotonic() + _NO_VERDICT_S)
     command = watch_command(scene, settings, fault.watch_words(keeper.pid))
     left_file, output = scene.truth.with_name("left_by_watch.txt"), scene.folder / "watch.txt"
     with kept(command, environment({}), left_file=left_file, output=output, cwd=scene.folder):

@@ -16,6 +16,7 @@ _HAS_CULPRIT = frozenset(
     {
         Expectation.RECOVERS,
         Expectation.NAMED,
+        Expectation.SUSPECTS,
         Expectation.CRASHES,
         Expectation.TIMES_OUT,
         Expectation.NOT_AGAIN,

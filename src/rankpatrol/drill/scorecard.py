@@ -15,6 +15,7 @@ from rankpatrol.drill.outcome import Score
 _KINDS = {
     Expectation.RECOVERS: "hang",
     Expectation.NAMED: "hang, attached",
+    Expectation.SUSPECTS: "hang, suspected",
     Expectation.CRASHES: "crash",
     Expectation.TIMES_OUT: "time-out",
     Expectation.LOOPS: "loop",

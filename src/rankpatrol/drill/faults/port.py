@@ -16,6 +16,7 @@ class Expectation(StrEnum):
 
     RECOVERS = "the rank is named, the evidence sealed, the attempt ended, and the training finished"
     NAMED = "watched from outside, the rank is named, judged and its evidence sealed, and nobody is ended"
+    SUSPECTS = "watched from outside, the rank is suspected in an alert, and nothing more is said, let alone done"
     CRASHES = "the rank that failed first is named with proof, the evidence sealed, and the next attempt finished"
     LOOPS = "the third failure of one kind in a row stops the job, and says so"
     TIMES_OUT = "a group's own time-out ends the attempt: the evidence is sealed before it, and its victims are not blamed"
@@ -45,7 +46,8 @@ class Fault(Protocol):
 
     `steps`: how long the training is. `names_nobody`: no rank is to blame, the code is. `suspect_s` and `ended_s`: the bars for naming the
     rank and for ending the attempt. `patience`: the patrol's, where the row fixes it. `in_log_tail`: what the sealed log of the struck rank
-    must hold. `attached`: the training is always watched from outside. What a fault does not say for itself is that it does nothing then.
+    must hold. `attached`: the training is always watched from outside; `suspected_only`: from there no more can be said than whom to
+    suspect. What a fault does not say for itself is that it does nothing then.
     """
 
     id: str
@@ -59,6 +61,7 @@ class Fault(Protocol):
     patience: str | None = None
     in_log_tail: str = ""
     attached: bool = False
+    suspected_only: bool = False
 
     def watch_words(self, pid: int) -> tuple[str, ...]:
         """What a watch from outside is told to watch, where `pid` is the training's launcher."""
