@@ -320,7 +320,7 @@ def test_what_was_done_to_a_neighbour_fails_a_run_that_went_well_otherwise() -> 
 DISK = (
     Event(at_unix_s=ONSET_UNIX_S, kind="attempt_started"),
     Event(
-        at_unix_s=ONSET_UNIX_S + 2, kind="verdict", verdict="crash", cause="disk_full", incident=1, certainty="proved", culprit_ranks=(0,)
+        at_unix_s=ONSET_UNIX_S + 2, kind="verdict", verdict="stop", cause="disk_full", incident=1, certainty="proved", culprit_ranks=(0,)
     ),
     Event(at_unix_s=ONSET_UNIX_S + 3, kind="bundle_sealed", incident=1, path="incidents/1"),
     Event(at_unix_s=ONSET_UNIX_S + 4, kind="action", what="end_job", incident=1),
@@ -328,7 +328,7 @@ DISK = (
 
 
 def full_disk(events: tuple[Event, ...] = DISK, **changes: object) -> tuple[str, ...]:
-    plain = {"expects": Expectation.KEEPS, "verdict": "crash", "causes": ("disk_full",), "truth": Truth(rank=0, step=21), "exit_code": 1}
+    plain = {"expects": Expectation.KEEPS, "verdict": "stop", "causes": ("disk_full",), "truth": Truth(rank=0, step=21), "exit_code": 1}
     log = {"log_tails": {"incidents/1": "unexpected pos 7 vs 8"}, "in_log_tail": "unexpected pos"}
     return score(outcome(events, **{**plain, **log, "finished": False, **changes}), Bars()).complaints
 

@@ -3,18 +3,22 @@
 import os
 import pwd
 import shutil
+import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+
+import msgspec
 
 from rankpatrol.drill.events import Event, EventFile
 from rankpatrol.drill.runner import Settings, environment, kept, patrol_command
 from rankpatrol.drill.scene import Scene, build
 
 _RANKS, _STEPS = 2, 220
-_ENDS_S = 120.0
+_ENDS_S = 180.0
 _WRONG = frozenset({"hang", "crash"})
 
 
@@ -22,15 +26,17 @@ class Neighbour:
     """Its processes belong to another user where we may become one (root), else to ours. Its folder is gone when it has ended."""
 
     def __init__(self) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="neighbour-"))
-        self._scene = Scene(folder=folder / "its", ranks=_RANKS, rank=0, step=_STEPS, steps=_STEPS)
-        self._folder = folder
+        self._folder = Path()
+        self._scene = Scene(folder=Path(), ranks=_RANKS, rank=0, step=_STEPS, steps=_STEPS)
         self._kept: AbstractContextManager[subprocess.Popen[bytes]] | None = None
         self._keeper: subprocess.Popen[bytes] | None = None
-        self.job = self._scene.job
+        self.job = Path()
 
     def start(self, *, patrolled: bool) -> int:
         """Start it, under a `rankpatrol run` of its own or under nobody. Returns the pid above all that it started."""
+        self._folder = Path(tempfile.mkdtemp(prefix="neighbour-"))
+        self._scene = msgspec.structs.replace(self._scene, folder=self._folder / "its")
+        self.job = self._scene.job
         self._scene.folder.mkdir()
         build(self._scene)
         plain = [word.replace("{checkpoint}", "") for word in self._scene.training()]
@@ -74,10 +80,15 @@ class Neighbour:
 
 
 def _as_another_user(folder: Path) -> list[str]:
-    """The words before a command that give it to somebody else, who then owns `folder` as well."""
+    """The words before a command that give it to somebody else, who then owns `folder` as well.
+
+    Where our Python lies below a folder of ours alone, they may read everything, and still touch nobody's process.
+    """
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         return []
     other = pwd.getpwnam("nobody")
     for place in (folder, *folder.rglob("*")):
         os.chown(place, other.pw_uid, other.pw_gid)
-    return ["setpriv", f"--reuid={other.pw_uid}", f"--regid={other.pw_gid}", "--clear-groups", "--"]
+    hidden = any(not parent.stat().st_mode & stat.S_IXOTH for parent in Path(sys.executable).resolve().parents)
+    reads = ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"] if hidden else []
+    return ["setpriv", f"--reuid={other.pw_uid}", f"--regid={other.pw_gid}", "--clear-groups", *reads, "--"]

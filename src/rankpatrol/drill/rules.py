@@ -94,7 +94,7 @@ def _recovers(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
 
 def _keeps(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
     yield from _culprit_named(outcome, marks, bars)
-    yield from (f"{_say(event)} is not proved" for event in outcome.events if _calls(event, "crash") and event.certainty != "proved")
+    yield from (f"{_say(event)} is not proved" for event in outcome.events if _calls(event, "stop") and event.certainty != "proved")
     yield from _evidence_missed(outcome)
     yield from _ended_for_good(outcome)
     yield from (f"not kept, or not told as it is: {what}" for what in outcome.told.harmed)

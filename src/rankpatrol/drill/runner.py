@@ -155,7 +155,7 @@ def play(fault: Fault, scene: Scene, settings: Settings, *, run_number: int, see
         bundles=verify_bundles(seen.events, scene.job, _bundle_stands),
         names_nobody=fault.names_nobody,
         in_log_tail=fault.in_log_tail,
-        log_tails=read_log_tails(seen.events, scene.job, scene.rank),
+        log_tails=read_log_tails(seen.events, scene.job, _struck(truth, scene)),
         left=tuple(left_file.read_text().splitlines()) if left_file.exists() else (),
         seconds=round(time.monotonic() - began, 1),
         folder=str(scene.folder),
@@ -198,6 +198,10 @@ def onset(truth: Truth | Missing, first_seen_unix_s: Mapping[int, float]) -> flo
     if truth.step is None:
         return Missing("no onset: this drill has none")
     return first_seen_unix_s.get(truth.step - 1, Missing(f"no onset: step {truth.step - 1} was never told"))
+
+
+def _struck(truth: Truth | Missing, scene: Scene) -> int:
+    return scene.rank if isinstance(truth, Missing) or truth.rank is None else truth.rank
 
 
 def verify_bundles(events: Sequence[Event], job: Path, stands: Callable[[Path], bool]) -> dict[str, bool]:

@@ -25,10 +25,11 @@ class DiskFull(Fault):
     """
 
     id = "F20"
-    verdict = "crash"
+    verdict = "stop"
     causes = ("disk_full",)
     expects = Expectation.KEEPS
-    suspect_s = 5.0
+    # From the line of its step on: the write itself, and the end of an interpreter that holds torch.
+    suspect_s = 10.0
     in_log_tail = "unexpected pos"
 
     def __init__(self) -> None:

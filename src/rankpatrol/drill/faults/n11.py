@@ -106,6 +106,7 @@ class AtABreakpoint(AtCall):
     expects = Expectation.SILENT
     at = "step"
     do = "inspect"
+    lasts_s = _SUSPENDED_S
 
     def __init__(self) -> None:
         self._terminal: tuple[int, int] | None = None
@@ -120,7 +121,7 @@ class AtABreakpoint(AtCall):
 
     def strike(self, scene: Scene, moment: Moment) -> None:  # ruff: ignore[ARG002] - the port's words
         told = None if self._typed else read_truth(scene.truth)
-        if self._terminal and isinstance(told, Truth) and told.at_unix_s is not None and time.time() - told.at_unix_s >= _SUSPENDED_S:
+        if self._terminal and isinstance(told, Truth) and told.at_unix_s is not None and time.time() - told.at_unix_s >= self.lasts_s:
             self._typed = True
             os.write(self._terminal[0], b"continue\n")
 
