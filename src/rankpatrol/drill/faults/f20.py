@@ -28,8 +28,6 @@ class DiskFull(Fault):
     verdict = "stop"
     causes = ("disk_full",)
     expects = Expectation.KEEPS
-    # From the line of its step on: the write itself, and the end of an interpreter that holds torch.
-    suspect_s = 10.0
     in_log_tail = "unexpected pos"
 
     def __init__(self) -> None:
