@@ -432,6 +432,7 @@ def test_without_recordings_the_one_in_backward_while_all_others_meet_elsewhere_
     [
         pytest.param((victim(0), victim(1), at_barrier(2), victim(3)), id="one alone at a line may be meant to be there"),
         pytest.param((at_barrier(0), victim(1)), id="of two each is odd"),
+        pytest.param((at_barrier(0), at_barrier(1), victim(2)), id="two of three may be a group of their own"),
         pytest.param((at_barrier(0), at_barrier(1, line=99), victim(2), at_barrier(3)), id="the others do not stand together"),
         pytest.param((at_barrier(0), victim(1), victim(2), at_barrier(3)), id="two of each"),
     ],
@@ -442,5 +443,5 @@ def test_stacks_alone_accuse_nobody_else(ranks):
 
 def test_where_recordings_are_at_hand_stacks_alone_suspect_nobody():
     recording = FlightRecording(version="2.10", members={}, status={}, entries=())
-    ranks = [msgspec.structs.replace(each, recording=recording) for each in (at_barrier(0), at_barrier(1), victim(2))]
+    ranks = [msgspec.structs.replace(each, recording=recording) for each in (at_barrier(0), at_barrier(1), victim(2), at_barrier(3))]
     assert all_wait(*ranks) == UNKNOWN

@@ -6,8 +6,8 @@ from rankpatrol.analysis.scene import Scene, say_ranks
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.snapshot import FlightRecording, Frame
 
-# With two ranks each is as odd as the other.
-_FEWEST = 3
+# With two ranks each is as odd as the other; with three, two may well be a group of their own, which the third does not belong to.
+_FEWEST = 4
 
 
 def suspect_by_stacks(scene: Scene) -> Diagnosis | None:
