@@ -122,7 +122,7 @@ class Eyes:
         for sample in told:
             if any(place.rank == sample.rank for place in asked) and isinstance(sample.process, ProcessSample):
                 self._excuse_faults(sample.rank, sample.process)
-        return any(isinstance(self._locks[place.rank], bool) for place in asked)
+        return any(isinstance(self._locks.get(place.rank), bool) for place in asked)
 
     def _excuse_faults(self, rank: int, before: ProcessSample) -> None:
         """A thread of it has touched new memory for our question: that is no work of the rank's, in none of the looks."""
