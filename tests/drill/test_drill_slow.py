@@ -99,8 +99,9 @@ def test_programs_that_take_the_cpus_are_gone_after_the_run(tmp_path, monkeypatc
     assert read_truth(scene.truth).step == 201
 
 
-def test_where_others_have_taken_the_cpus_already_the_drill_says_so(tmp_path, monkeypatch):
+@pytest.mark.parametrize("fault_id", ["F17-cpu", "F19"])
+def test_where_others_have_taken_the_cpus_already_the_drill_says_so(fault_id, tmp_path, monkeypatch):
     monkeypatch.setattr("os.getloadavg", lambda: (1e4, 0.0, 0.0))
     scene = draw(tmp_path, seed="s", ranks=4, steps=260)
     with pytest.raises(CommandFailed, match="short of CPUs already"):
-        make("F19").strike(scene, Moment(step=0, keeper_pid=1))
+        make(fault_id).strike(scene, Moment(step=0, keeper_pid=1))

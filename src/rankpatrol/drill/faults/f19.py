@@ -8,17 +8,14 @@ import subprocess
 import sys
 import time
 
-from rankpatrol.core.errors import CommandFailed
 from rankpatrol.drill.faults.at_call import AtCall
-from rankpatrol.drill.faults.f17 import USUAL_STEPS
+from rankpatrol.drill.faults.f17 import USUAL_STEPS, cpus_are_free
 from rankpatrol.drill.faults.port import Expectation, Moment
 from rankpatrol.drill.scene import Scene
 from rankpatrol.drill.truth import Truth, write_truth
 
 _LASTS_S = 45.0
 _EACH_CPU = 4
-# The load, by CPUs, from which on a step is slow before anything is taken.
-_BUSY = 1.5
 # They end by themselves, should nobody be left to end them.
 _BURNS = "import time; until = time.monotonic() + %s\nwhile time.monotonic() < until: sum(range(10000))"
 
@@ -56,7 +53,7 @@ class CpusTaken(AtCall):
 
     def strike(self, scene: Scene, moment: Moment) -> None:
         if not self._may_prove:
-            self._may_prove = _is_free()
+            self._may_prove = cpus_are_free()
         if self._began_s is None and moment.step >= scene.step + USUAL_STEPS:
             self._began_s, self._began_unix_s = time.monotonic(), time.time()
             write_truth(scene.truth, Truth(step=moment.step + 1, at_unix_s=self._began_unix_s))
@@ -72,12 +69,3 @@ class CpusTaken(AtCall):
                 burner.send_signal(signal.SIGKILL)
             burner.wait()
         self._burners = []
-
-
-def _is_free() -> bool:
-    """True, or the reason why this machine cannot show it."""
-    load, cpus = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    if load > _BUSY * cpus:
-        why = f"the machine is short of CPUs already (load {load:.0f} on {cpus}): what the drill takes would not show"
-        raise CommandFailed(why, help="Run this drill where nothing else runs.")
-    return True
