@@ -276,7 +276,7 @@ class Agent:
             return
         self._begin_attempt(attempt)
         self._eyes.light()
-        found = look_at_crash(self._roster, self._eyes, self._clock)
+        found = look_at_crash(self._roster, self._eyes, self._clock, self._spec.checkpoints)
         if found is not None:
             self._recorder.note(self._crash_found(found))
         if found is not None and alerted is not None:
