@@ -9,7 +9,25 @@ from rankpatrol.core.records import Missing
 from rankpatrol.system.process import identify
 
 pytestmark = pytest.mark.timeout(90)
-HOSTILE = ("", "-", "--all", "1; touch /tmp/pwned", "$(id)", "1,2", "../..", "a\nb", "1 -u root", "\0")
+HOSTILE = (
+    "k8s:",
+    "k8s:../../x",
+    "k8s:a/job/b,c=d",
+    "k8s:a/job/b?x=1",
+    "k8s:a/job/b%2fc",
+    "k8s:a/b/c/d",
+    "k8s:A/job/b",
+    "",
+    "-",
+    "--all",
+    "1; touch /tmp/pwned",
+    "$(id)",
+    "1,2",
+    "../..",
+    "a\nb",
+    "1 -u root",
+    "\0",
+)
 
 
 def test_a_running_job_is_described(site: Site):
@@ -66,5 +84,6 @@ def test_a_requeued_job_runs_again_and_what_was_seen_before_counts_no_more(site:
     wait_for(lambda: site.scheduler.describe(seen.job).state is JobState.RUNNING, 40)
     now = site.scheduler.describe(seen.job)
     assert now.restarts == 1
+    assert now.life != seen.life
     assert "started again since" in site.scheduler.terminate(seen)
     assert site.scheduler.describe(seen.job).life == now.life

@@ -1,0 +1,432 @@
+"""A small API server of Kubernetes for one test process: real TLS, real verbs and status codes, objects in memory, three controllers.
+
+It speaks what the adapter leans on: get, list (labels, pages), watch, create, JSON and merge patch, delete with preconditions, Status
+objects, SelfSubjectAccessReview; tokens with rights. Job, JobSet and garbage collection go on after each write, as far as tests need them.
+"""
+
+import json
+import re
+import ssl
+import threading
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Self
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import trustme
+
+GROUPS = {
+    ("", "v1"): {"pods": "Pod"},
+    ("batch", "v1"): {"jobs": "Job"},
+    ("jobset.x-k8s.io", "v1alpha2"): {"jobsets": "JobSet"},
+    ("trainer.kubeflow.org", "v1alpha1"): {"trainjobs": "TrainJob"},
+    ("kubeflow.org", "v1"): {"pytorchjobs": "PyTorchJob"},
+}
+_PATH = re.compile(
+    r"/(?:api|apis/(?P<group>[^/]+))/(?P<version>[^/]+)/namespaces/(?P<namespace>[^/]+)/(?P<plural>[^/]+)(?:/(?P<name>[^/]+)(?:/(?P<sub>status|binding))?)?"
+)
+_REVIEW = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_FOREGROUND = "foregroundDeletion"
+
+
+class Refused(Exception):
+    def __init__(self, code: int, reason: str, message: str, name: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.body = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "status": "Failure",
+            "reason": reason,
+            "message": message,
+            "code": code,
+            "details": {"name": name},
+        }
+
+
+class Store:
+    """Objects by (plural, namespace, name), each change with a new version; whoever waits is woken."""
+
+    def __init__(self) -> None:
+        self.change = threading.Condition(threading.RLock())
+        self.objects: dict[tuple[str, str, str], dict] = {}
+        self.version = 100
+        self.events: list[tuple[int, str, str, str, dict]] = []
+        self.knows_suspend = True
+
+    def put(self, plural: str, thing: dict, kind: str = "MODIFIED") -> dict:
+        self.version += 1
+        thing["metadata"]["resourceVersion"] = str(self.version)
+        key = (plural, thing["metadata"]["namespace"], thing["metadata"]["name"])
+        self.objects[key] = thing
+        self._tell(kind, plural, thing)
+        return thing
+
+    def add(self, plural: str, thing: dict) -> dict:
+        meta = thing["metadata"]
+        if "generateName" in meta:
+            meta["name"] = meta["generateName"] + uuid.uuid4().hex[:5]
+        if (plural, meta["namespace"], meta["name"]) in self.objects:
+            raise Refused(409, "AlreadyExists", f'{plural} "{meta["name"]}" already exists', meta["name"])
+        meta.update(uid=str(uuid.uuid4()), creationTimestamp=now())
+        if plural == "jobs" and self.knows_suspend:
+            thing["spec"].setdefault("suspend", False)
+        thing.setdefault("status", {"phase": "Pending"} if plural == "pods" else {})
+        return self.put(plural, thing, "ADDED")
+
+    def drop(self, plural: str, thing: dict) -> None:
+        meta = thing["metadata"]
+        if self.objects.pop((plural, meta["namespace"], meta["name"]), None) is not None:
+            self.version += 1
+            self._tell("DELETED", plural, thing)
+
+    def listed(self, plural: str, namespace: str) -> list[dict]:
+        return [thing for (its, where, _), thing in sorted(self.objects.items()) if (its, where) == (plural, namespace)]
+
+    def owned(self, owner: dict) -> list[tuple[str, dict]]:
+        uid = owner["metadata"]["uid"]
+        found = list(self.objects.items())
+        return [(key[0], thing) for key, thing in found if any(ref["uid"] == uid for ref in thing["metadata"].get("ownerReferences", []))]
+
+    def _tell(self, kind: str, plural: str, thing: dict) -> None:
+        self.events.append((self.version, kind, plural, thing["metadata"]["namespace"], json.loads(json.dumps(thing))))
+        self.change.notify_all()
+
+
+class ApiServer:
+    """Listens on 127.0.0.1. `rights`: for each token what it may do ((verb, plural) pairs), or None for all."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = Store()
+        self.rights: dict[str, set[tuple[str, str]] | None] = {"admin": None}
+        self.asked: list[str] = []
+        self.fault: Callable[[str, str], bytes | None] | None = None
+        self.before: Callable[[str, str], None] | None = None
+        self.folder = folder
+        authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("127.0.0.1").configure_cert(context)
+        self.ca = folder / "ca.pem"
+        authority.cert_pem.write_to_path(str(self.ca))
+        self.server = _Server(("127.0.0.1", 0), _handler(self))
+        self.server.socket = context.wrap_socket(self.server.socket, server_side=True, do_handshake_on_connect=False)
+        self.url = f"https://127.0.0.1:{self.server.server_address[1]}"
+        self.thawed = threading.Event()
+        self.thawed.set()
+        self.closing = False
+        self._thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closing = True
+        self.thawed.set()
+        with self.store.change:
+            self.store.change.notify_all()
+        self.server.shutdown()
+        self.server.server_close()
+        self._thread.join(10)
+
+    def kubeconfig(self, token: str = "admin") -> Path:
+        path = self.folder / f"kubeconfig-{token}"
+        path.write_text(
+            json.dumps(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "current-context": "test",
+                    "clusters": [{"name": "test", "cluster": {"server": self.url, "certificate-authority": str(self.ca)}}],
+                    "users": [{"name": "test", "user": {"token": token}}],
+                    "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+                }
+            )
+        )
+        return path
+
+    def handle(self, token: str, verb: str, path: str, query: dict[str, str], body: dict | list | None) -> tuple[int, object]:
+        if token not in self.rights:
+            raise Refused(401, "Unauthorized", "Unauthorized")
+        if path == _REVIEW and verb == "create":
+            asked = body["spec"]["resourceAttributes"]
+            return 201, {**body, "status": {"allowed": self._may(token, asked["verb"], asked["resource"])}}
+        where = _PATH.fullmatch(path)
+        if where is None or where["plural"] not in GROUPS.get((where["group"] or "", where["version"]), {}):
+            return 404, "404 page not found\n"
+        plural, namespace, name = where["plural"], unquote(where["namespace"]), unquote(where["name"] or "")
+        if not self._may(token, verb, plural):
+            words = f'{plural} "{name}" is forbidden: User "{token}" cannot {verb} resource "{plural}" in the namespace "{namespace}"'
+            raise Refused(403, "Forbidden", words, name)
+        with self.store.change:
+            if verb == "list":
+                return 200, self._list(plural, namespace, query)
+            if verb == "create" and not name:
+                return 201, self._after(self.store.add(plural, {**body, "metadata": {**body["metadata"], "namespace": namespace}}))
+            thing = self.store.objects.get((plural, namespace, name))
+            if thing is None:
+                raise Refused(404, "NotFound", f'{plural} "{name}" not found', name)
+            if where["sub"] == "binding":
+                thing["spec"]["nodeName"] = body["target"]["name"]
+                return 201, self._after(self.store.put(plural, thing))
+            return 200, getattr(self, f"_{verb}")(plural, thing, body)
+
+    def _may(self, token: str, verb: str, plural: str) -> bool:
+        allowed = self.rights[token]
+        return allowed is None or (verb, plural) in allowed
+
+    def _list(self, plural: str, namespace: str, query: dict[str, str]) -> dict:
+        wanted = [part.split("=", 1) for part in query.get("labelSelector", "").split(",") if part]
+        found = [
+            thing
+            for thing in self.store.listed(plural, namespace)
+            if all(thing["metadata"].get("labels", {}).get(key) == value for key, value in wanted)
+        ]
+        first, most = int(query.get("continue", "0")), int(query.get("limit", "0") or 0) or len(found)
+        more = str(first + most) if first + most < len(found) else ""
+        metadata = {"resourceVersion": str(self.store.version), **({"continue": more} if more else {})}
+        return {"kind": "List", "metadata": metadata, "items": found[first : first + most]}
+
+    def _get(self, plural: str, thing: dict, _: object) -> dict:
+        return thing
+
+    def _patch(self, plural: str, thing: dict, body: dict | list) -> dict:
+        changed = json.loads(json.dumps(thing))
+        if isinstance(body, list):
+            for step in body:
+                _json_patch(changed, step)
+        else:
+            _merge(changed, body)
+        if plural == "jobs" and not self.store.knows_suspend:
+            changed["spec"].pop("suspend", None)
+        return self._after(self.store.put(plural, changed))
+
+    def _delete(self, plural: str, thing: dict, body: dict | None) -> dict:
+        options, meta = body or {}, thing["metadata"]
+        for field, name in (("uid", "uid"), ("resourceVersion", "resourceVersion")):
+            wanted = (options.get("preconditions") or {}).get(field)
+            if wanted is not None and wanted != meta[name]:
+                words = f"the {field} in the precondition ({wanted}) does not match the {field} in record ({meta[name]})"
+                raise Refused(409, "Conflict", words, meta["name"])
+        self.remove(plural, thing, options)
+        return self._after(thing)
+
+    def remove(self, plural: str, thing: dict, options: dict) -> None:
+        """Pods go with grace when they are on a node; the others at once, or when what they own is gone."""
+        meta = thing["metadata"]
+        if options.get("propagationPolicy") == "Foreground":
+            meta["finalizers"] = [_FOREGROUND]
+        graceful = plural == "pods" and thing["spec"].get("nodeName") and options.get("gracePeriodSeconds") != 0
+        if graceful and thing["status"].get("phase") not in {"Succeeded", "Failed"}:
+            if "deletionTimestamp" not in meta:
+                meta["deletionTimestamp"] = now()
+                self.store.put(plural, thing)
+        elif meta.get("finalizers"):
+            meta.setdefault("deletionTimestamp", now())
+            self.store.put(plural, thing)
+        else:
+            self.store.drop(plural, thing)
+
+    def _after(self, thing: dict) -> dict:
+        """What controllers do of it, until nothing changes."""
+        answer, before = json.loads(json.dumps(thing)), -1
+        while before != self.store.version:
+            before = self.store.version
+            for (plural, _, _), each in list(self.store.objects.items()):
+                if plural == "jobs":
+                    self._job_controller(each)
+                elif plural == "jobsets":
+                    self._jobset_controller(each)
+            self._collect_garbage()
+        return answer
+
+    def _job_controller(self, job: dict) -> None:
+        meta, spec, status = job["metadata"], job["spec"], job["status"]
+        if "deletionTimestamp" in meta or "template" not in spec or any(each["status"] == "True" for each in status.get("conditions", [])):
+            return
+        pods = [pod for plural, pod in self.store.owned(job) if plural == "pods"]
+        alive = [pod for pod in pods if pod["status"].get("phase") not in {"Succeeded", "Failed"}]
+        staying = [pod for pod in alive if "deletionTimestamp" not in pod["metadata"]]
+        if spec.get("suspend"):
+            for pod in staying:
+                status.setdefault("uncounted", []).append(pod["metadata"]["uid"])
+                self.remove("pods", pod, {})
+            return
+        counted = status.setdefault("counted", [])
+        failed = [pod for pod in pods if pod["status"].get("phase") == "Failed" or "deletionTimestamp" in pod["metadata"]]
+        for pod in failed:
+            uid = pod["metadata"]["uid"]
+            if uid not in counted and uid not in status.get("uncounted", []):
+                counted.append(uid)
+                status["failed"] = status.get("failed", 0) + 1
+                self.store.put("jobs", job)
+        succeeded = [pod for pod in pods if pod["status"].get("phase") == "Succeeded"]
+        if len(succeeded) >= spec.get("completions", 1):
+            status.update(conditions=[{"type": "Complete", "status": "True"}], completionTime=now())
+            self.store.put("jobs", job)
+        elif status.get("failed", 0) > spec.get("backoffLimit", 6):
+            condition = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "Job has reached the limit"}
+            status.update(conditions=[condition])
+            self.store.put("jobs", job)
+        elif len(staying) + len(succeeded) < spec.get("parallelism", 1) and len(alive) == len(staying):
+            self.store.add("pods", _pod_of(job))
+
+    def _jobset_controller(self, jobset: dict) -> None:
+        meta, spec = jobset["metadata"], jobset["spec"]
+        if "deletionTimestamp" in meta:
+            return
+        names = {job["metadata"]["name"]: job for plural, job in self.store.owned(jobset) if plural == "jobs"}
+        for part in spec.get("replicatedJobs", []):
+            for index in range(part.get("replicas", 1)):
+                name = f"{meta['name']}-{part['name']}-{index}"
+                labels = {"jobset.sigs.k8s.io/jobset-name": meta["name"]}
+                if name not in names:
+                    template = json.loads(json.dumps(part["template"]["spec"]))
+                    template["template"].setdefault("metadata", {}).setdefault("labels", {}).update(labels)
+                    where = {"name": name, "namespace": meta["namespace"], "labels": labels, "ownerReferences": [_owner(jobset)]}
+                    self.store.add("jobs", {"metadata": where, "spec": {**template, "suspend": bool(spec.get("suspend"))}})
+                elif names[name]["spec"].get("suspend", False) != bool(spec.get("suspend")):
+                    names[name]["spec"]["suspend"] = bool(spec.get("suspend"))
+                    self.store.put("jobs", names[name])
+
+    def _collect_garbage(self) -> None:
+        uids = {thing["metadata"]["uid"] for thing in self.store.objects.values()}
+        for (plural, _, _), thing in list(self.store.objects.items()):
+            owners = thing["metadata"].get("ownerReferences", [])
+            if owners and not any(owner["uid"] in uids for owner in owners) and "deletionTimestamp" not in thing["metadata"]:
+                self.remove(plural, thing, {})
+            if _FOREGROUND in thing["metadata"].get("finalizers", []):
+                below = self.store.owned(thing)
+                for their, each in below:
+                    if "deletionTimestamp" not in each["metadata"]:
+                        self.remove(their, each, {"propagationPolicy": "Foreground"} if their != "pods" else {})
+                if not below:
+                    self.store.drop(plural, thing)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that hangs up, or does not trust our certificate, is a test's own wish."""
+
+
+def _handler(api: ApiServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def setup(self) -> None:
+            self.request.settimeout(30)
+            super().setup()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            self.answer("get")
+
+        def do_POST(self) -> None:
+            self.answer("create")
+
+        def do_PATCH(self) -> None:
+            self.answer("patch")
+
+        def do_DELETE(self) -> None:
+            self.answer("delete")
+
+        def answer(self, verb: str) -> None:
+            parts = urlsplit(self.path)
+            query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+            if verb == "get" and re.search(r"/namespaces/[^/]+/[^/]+$", parts.path):
+                verb = "watch" if query.get("watch") in {"1", "true", "True"} else "list"
+            length = int(self.headers.get("Content-Length") or 0)
+            raw = self.rfile.read(length) if length else b""
+            api.asked.append(f"{verb} {self.path}")
+            if api.before is not None:
+                api.before(verb, parts.path)
+            api.thawed.wait()
+            if api.fault is not None and (odd := api.fault(verb, parts.path)) is not None:
+                self.reply(200, odd)
+                return
+            token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+            try:
+                if verb == "watch":
+                    self.watch(token, parts.path, query)
+                    return
+                code, answer = api.handle(token, verb, parts.path, query, json.loads(raw) if raw else None)
+            except Refused as refused:
+                code, answer = refused.code, refused.body
+            self.reply(
+                code, answer if isinstance(answer, bytes) else answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
+            )
+
+        def reply(self, code: int, body: bytes) -> None:
+            self.send_response(code)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def watch(self, token: str, path: str, query: dict[str, str]) -> None:
+            where = _PATH.fullmatch(path)
+            if not api._may(token, "watch", where["plural"]):
+                raise Refused(403, "Forbidden", f"cannot watch {where['plural']}")
+            self.close_connection = True
+            self.send_response(200)
+            self.send_header("Connection", "close")
+            self.end_headers()
+            seen = int(query.get("resourceVersion") or 0)
+            while not api.closing:
+                with api.store.change:
+                    new = [event for event in api.store.events if event[0] > seen and event[2:4] == (where["plural"], where["namespace"])]
+                    if not new and not api.store.change.wait(20):
+                        return
+                for version, kind, _, _, thing in new:
+                    seen = max(seen, version)
+                    try:
+                        self.wfile.write(json.dumps({"type": kind, "object": thing}).encode() + b"\n")
+                    except OSError:
+                        return
+
+    return Handler
+
+
+def now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _owner(thing: dict) -> dict:
+    kind = next(kinds[plural] for kinds in GROUPS.values() for plural in kinds if kinds[plural] == thing.get("kind", "Job"))
+    return {"uid": thing["metadata"]["uid"], "kind": kind, "name": thing["metadata"]["name"], "controller": True}
+
+
+def _pod_of(job: dict) -> dict:
+    template = json.loads(json.dumps(job["spec"]["template"]))
+    labels = {**template.get("metadata", {}).get("labels", {}), "job-name": job["metadata"]["name"]}
+    meta = {"generateName": f"{job['metadata']['name']}-", "namespace": job["metadata"]["namespace"], "labels": labels}
+    return {"metadata": {**meta, "ownerReferences": [_owner(job)]}, "spec": template["spec"]}
+
+
+def _json_patch(thing: dict, step: dict) -> None:
+    *above, last = [part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")[1:]]
+    try:
+        for part in above:
+            thing = thing[part]
+        if step["op"] == "test" and thing[last] != step["value"]:
+            raise Refused(422, "Invalid", "the server rejected our request due to an error in our request")
+    except (KeyError, TypeError):
+        raise Refused(422, "Invalid", "the server rejected our request due to an error in our request") from None
+    if step["op"] in {"add", "replace"}:
+        thing[last] = step["value"]
+
+
+def _merge(thing: dict, change: dict) -> None:
+    for key, value in change.items():
+        if value is None:
+            thing.pop(key, None)
+        elif isinstance(value, dict) and isinstance(thing.get(key), dict):
+            _merge(thing[key], value)
+        else:
+            thing[key] = value
