@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from kube_api import ApiServer
 from kubelet import Kubelet, Wire, cgroup_root
+from real_api import RealApi
+from real_api import why_not as why_no_real_api
 from sites import KubernetesSite, LocalSite, Site, SlurmSite
 from slurm_cluster import Cluster, why_not
 
@@ -53,11 +55,30 @@ def kubernetes(api: ApiServer, tmp_path: Path) -> Iterator[KubernetesSite]:
         yield made
 
 
-@pytest.fixture(params=["local", "slurm", "kubernetes"])
+@pytest.fixture(scope="session")
+def real_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealApi]:
+    """A real API server, for all tests of a run; it takes some ten seconds."""
+    if (reason := why_no_real_api()) is not None:
+        pytest.skip(f"no real API server of Kubernetes: {reason}")
+    with RealApi(tmp_path_factory.mktemp("real-api")) as made:
+        yield made
+
+
+@pytest.fixture
+def real_kubernetes(real_api: RealApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubernetesSite]:
+    """That server, with somebody who runs its pods. It is of 1.20, before Jobs could be suspended."""
+    if cgroup_root() is None:
+        pytest.skip("no pods can be run here: this user may not make cgroups")
+    monkeypatch.setenv("KUBECONFIG", str(real_api.kubeconfig()))
+    with Kubelet(real_api.wire, "team", "node-1", tmp_path), KubernetesSite(real_api.wire, tmp_path, knows_suspend=False) as made:
+        yield made
+
+
+@pytest.fixture(params=["local", "slurm", "kubernetes", "real-kubernetes"])
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     """Wherever jobs run: what follows holds for each of them."""
-    if request.param == "kubernetes":
-        yield request.getfixturevalue("kubernetes")
+    if request.param.endswith("kubernetes"):
+        yield request.getfixturevalue(request.param.replace("-", "_"))
         return
     made: Site = LocalSite(tmp_path) if request.param == "local" else SlurmSite(request.getfixturevalue("slurm"))
     with made:

@@ -127,7 +127,14 @@ class Kubelet:
             self._start(deed, pod)
 
     def _start(self, deed, *arguments: object) -> None:
-        thread = threading.Thread(target=deed, args=arguments, daemon=True)
+        def work() -> None:
+            try:
+                deed(*arguments)
+            except (OSError, ValueError, http.client.HTTPException):
+                if not self._stop.is_set():  # the server may go before we do
+                    raise
+
+        thread = threading.Thread(target=work, daemon=True)
         self._threads.append(thread)
         thread.start()
 

@@ -31,6 +31,7 @@ class Site(Protocol):
     scheduler: JobScheduler
     unknown: str
     counts_restarts: bool
+    release: str  # how a person lets a held job start; empty where jobs cannot be held
 
     def start(self) -> str: ...
 
@@ -46,6 +47,7 @@ class LocalSite:
 
     unknown = "no-such-job"
     counts_restarts = True
+    release = ""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._running = folder, []
@@ -88,6 +90,7 @@ class SlurmSite:
 
     unknown = "99999"
     counts_restarts = True
+    release = "scontrol release "
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self._jobs = cluster, []
@@ -119,8 +122,9 @@ class KubernetesSite:
     unknown = "k8s:team/job/no-such-job"
     counts_restarts = False
 
-    def __init__(self, wire: Wire, folder: Path) -> None:
+    def __init__(self, wire: Wire, folder: Path, *, knows_suspend: bool = True) -> None:
         self.wire, self._folder, self._names = wire, folder, []
+        self.release = """--type=merge -p '{"spec":{"suspend":false}}'""" if knows_suspend else ""
         waits = KubernetesWaits(gone_s=40, taken_s=20, poll_s=0.1)
         self.scheduler = KubernetesJobs(KubernetesClient(), SystemClock(), waits)
 

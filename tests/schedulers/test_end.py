@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from sites import KubernetesSite, LocalSite, Site, SlurmSite, wait_for
+from sites import LocalSite, Site, SlurmSite, wait_for
 
 from rankpatrol.cli.main import call
 from rankpatrol.core.jobs import JobState
@@ -26,9 +26,6 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("RANKPATROL_LEASES", str(tmp_path / "leases"))
     return folder
-
-
-RELEASED_BY = {LocalSite: "", SlurmSite: "scontrol release ", KubernetesSite: """--type=merge -p '{"spec":{"suspend":false}}'"""}
 
 
 def named(site: Site, job: str) -> str:
@@ -94,10 +91,11 @@ def test_where_no_checkpoint_is_good_the_job_does_not_start_from_a_broken_one(si
     told = capsys.readouterr().out
     assert "confirm_checkpoint" in told
     assert "no good checkpoint" in told
-    assert RELEASED_BY[type(site)] in told
+    assert site.release in told
     now = site.scheduler.describe(job)
     # With a scheduler that can hold jobs it waits for a person; else it was not touched.
-    assert now.restarts == 0 if isinstance(site, LocalSite) else now.held
+    assert now.held if site.release else now.restarts == 0
+    assert now.state is (JobState.PENDING if site.release else JobState.RUNNING)
 
 
 def test_ctrl_c_says_what_has_become_of_the_job(slurm, here):
