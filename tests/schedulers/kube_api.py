@@ -68,7 +68,7 @@ class Store:
     def add(self, plural: str, thing: dict) -> dict:
         meta = thing["metadata"]
         if "generateName" in meta:
-            meta["name"] = meta["generateName"] + uuid.uuid4().hex[:5]
+            meta["name"] = meta["generateName"] + uuid.uuid4().hex[:8]
         if (plural, meta["namespace"], meta["name"]) in self.objects:
             raise Refused(409, "AlreadyExists", f'{plural} "{meta["name"]}" already exists', meta["name"])
         meta.update(uid=str(uuid.uuid4()), creationTimestamp=now())

@@ -79,6 +79,18 @@ class KubernetesClient:
         self._call_s = call_s
         self._made: ApiClient | None = None
 
+    def namespace(self) -> str:
+        """The one that is meant where none is named: the pod's, or the kubeconfig's. Raises KubernetesSilent."""
+        if way_in() == "pod":
+            return own_namespace() or "default"
+        from kubernetes import config  # ruff: ignore[PLC0415] - an extra
+
+        try:
+            _, active = config.list_kube_config_contexts(config_file=_kubeconfig(os.environ))  # type: ignore[no-untyped-call]  # as its module
+            return str(active["context"].get("namespace") or "default")
+        except Exception as problem:  # whatever a file of any content may raise
+            raise KubernetesSilent(f"the kubeconfig cannot be read: {plain(str(problem))}") from problem
+
     def job(self, job: KubeJob) -> JobDoc | Missing:
         """Its object; Missing where there is none. Raises KubernetesSilent."""
         answer = self._object("get", job)
