@@ -16,7 +16,7 @@ from rankpatrol.system.process import identify
 # …/kubepods-burstable-pod<UID with _>.slice/cri-containerd-<container>.scope, and so for crio- and docker-. Static pods have 32 digits.
 _UID = r"(?P<uid>[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})"
 _CONTAINER = r"(?:[a-z-]+-)?(?P<container>[0-9a-f]{64})(?:\.scope)?"
-_IN_POD = re.compile(rf"/(?:kubepods[^/]*-)?pod{_UID}(?:\.slice)?/{_CONTAINER}(?:/.*)?", re.ASCII)
+_IN_POD = re.compile(rf"/(?:[a-z-]*kubepods[^/]*-)?pod{_UID}(?:\.slice)?/{_CONTAINER}(?:/.*)?", re.ASCII)
 # As seen from a pod's own cgroup namespace: the container's own root, or another container of the same pod.
 _OWN = re.compile(rf"/(?:\.\./{_CONTAINER}(?:/.*)?)?", re.ASCII)
 # What a user's own systemd may delegate to a user: anybody can make a folder there that is named like a pod's.
