@@ -1,6 +1,6 @@
 """A small API server of Kubernetes for one test process: real TLS, real verbs and status codes, objects in memory, three controllers.
 
-It speaks what the adapter leans on: get, list (labels, pages), watch, create, JSON and merge patch, delete with preconditions, Status
+It speaks what the adapter leans on: get, list (labels, pages), watch, create, merge patch, delete with preconditions, Status
 objects, SelfSubjectAccessReview; tokens with rights. Job, JobSet and garbage collection go on after each write, as far as tests need them.
 """
 
@@ -147,7 +147,7 @@ class ApiServer:
         )
         return path
 
-    def handle(self, token: str, verb: str, path: str, query: dict[str, str], body: dict | list | None) -> tuple[int, object]:
+    def handle(self, token: str, verb: str, path: str, query: dict[str, str], body: dict | None) -> tuple[int, object]:
         if token not in self.rights:
             raise Refused(401, "Unauthorized", "Unauthorized")
         if path == _REVIEW and verb == "create":
@@ -192,13 +192,13 @@ class ApiServer:
     def _get(self, plural: str, thing: dict, _: object) -> dict:
         return thing
 
-    def _patch(self, plural: str, thing: dict, body: dict | list) -> dict:
-        changed = json.loads(json.dumps(thing))
-        if isinstance(body, list):
-            for step in body:
-                _json_patch(changed, step)
-        else:
-            _merge(changed, body)
+    def _patch(self, plural: str, thing: dict, body: dict) -> dict:
+        changed, meta, wanted = json.loads(json.dumps(thing)), thing["metadata"], body.get("metadata", {})
+        if wanted.get("uid", meta["uid"]) != meta["uid"]:
+            raise Refused(422, "Invalid", f'{plural} "{meta["name"]}" is invalid: metadata.uid: field is immutable', meta["name"])
+        if wanted.get("resourceVersion", meta["resourceVersion"]) != meta["resourceVersion"]:
+            raise Refused(409, "Conflict", f'Operation cannot be fulfilled on {plural} "{meta["name"]}": modified', meta["name"])
+        _merge(changed, body)
         if plural == "jobs" and not self.store.knows_suspend:
             changed["spec"].pop("suspend", None)
         return self._after(self.store.put(plural, changed))
@@ -350,12 +350,13 @@ def _handler(api: ApiServer) -> type[BaseHTTPRequestHandler]:
             if api.fault is not None and (odd := api.fault(verb, parts.path)) is not None:
                 self.reply(200, odd)
                 return
-            token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+            token = re.sub("^[Bb]earer ", "", self.headers.get("Authorization", ""))
             try:
                 if verb == "watch":
                     self.watch(token, parts.path, query)
                     return
-                code, answer = api.handle(token, verb, parts.path, query, json.loads(raw) if raw else None)
+                body = _checked(verb, self.headers.get("Content-Type"), raw)
+                code, answer = api.handle(token, verb, parts.path, query, body)
             except Refused as refused:
                 code, answer = refused.code, refused.body
             self.reply(
@@ -409,17 +410,11 @@ def _pod_of(job: dict) -> dict:
     return {"metadata": {**meta, "ownerReferences": [_owner(job)]}, "spec": template["spec"]}
 
 
-def _json_patch(thing: dict, step: dict) -> None:
-    *above, last = [part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")[1:]]
-    try:
-        for part in above:
-            thing = thing[part]
-        if step["op"] == "test" and thing[last] != step["value"]:
-            raise Refused(422, "Invalid", "the server rejected our request due to an error in our request")
-    except (KeyError, TypeError):
-        raise Refused(422, "Invalid", "the server rejected our request due to an error in our request") from None
-    if step["op"] in {"add", "replace"}:
-        thing[last] = step["value"]
+def _checked(verb: str, content: str | None, raw: bytes) -> dict | None:
+    """A real server says 415 to a patch of a kind that it does not know."""
+    if verb == "patch" and content != "application/merge-patch+json":
+        raise Refused(415, "UnsupportedMediaType", "the body of the request was in an unknown format")
+    return json.loads(raw) if raw else None
 
 
 def _merge(thing: dict, change: dict) -> None:

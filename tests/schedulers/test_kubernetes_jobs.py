@@ -1,6 +1,7 @@
 """Jobs of Kubernetes, held against an API server of our own by the official client: what is asked, what is refused, what is left alone."""
 
 import json
+import os
 import ssl
 import threading
 
@@ -12,7 +13,7 @@ from clocks import FakeClock
 from rankpatrol.core.jobs import JobState, JobStatus
 from rankpatrol.core.records import Missing
 from rankpatrol.schedulers.kubernetes import KubernetesJobs, KubernetesWaits
-from rankpatrol.schedulers.kubernetes_client import KubernetesClient
+from rankpatrol.schedulers.kubernetes_client import KubernetesClient, KubernetesSilent
 
 pytestmark = pytest.mark.timeout(60)
 LOOK = {("get", "jobs"), ("list", "jobs"), ("get", "pods"), ("list", "pods"), ("get", "jobsets"), ("get", "trainjobs")}
@@ -461,3 +462,52 @@ def test_two_who_end_a_job_at_once_end_it_once(api, gone_at_once):
     assert all(not each or each.startswith("nothing was done") for each in told)
     assert jobs().describe(job).held
     assert api.store.objects["jobs", "team", "train"]["status"].get("failed", 0) == 0
+
+
+def test_a_pods_service_account_is_a_way_in(api, monkeypatch, tmp_path):
+    from kubernetes.config import incluster_config
+
+    from rankpatrol.schedulers import kubernetes_client
+
+    job = a_job(api)
+    (tmp_path / "token").write_text("admin")
+    (tmp_path / "namespace").write_text("team\n")
+    monkeypatch.delenv("KUBECONFIG")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", api.url.rpartition(":")[2])
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(api.ca))
+    monkeypatch.setattr(kubernetes_client, "_SERVICE_ACCOUNT", tmp_path)
+    assert kubernetes_client.way_in() == "pod"
+    assert KubernetesClient().namespace() == "team"
+    assert jobs().describe(job).state is JobState.RUNNING
+    (tmp_path / "token").unlink()
+    assert "no kubeconfig here" in jobs().describe(job).reason
+
+
+def test_credentials_that_never_come_are_not_waited_for(api, monkeypatch, tmp_path):
+    """A kubeconfig may name a program that gives the token; this one waits for somebody to write into a pipe."""
+    pipe, path = tmp_path / "pipe", tmp_path / "slow"
+    os.mkfifo(pipe)
+    document = json.loads(api.kubeconfig().read_text())
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "cat", "args": [str(pipe)], "interactiveMode": "Never"}
+    document["users"][0]["user"] = {"exec": plugin}
+    path.write_text(json.dumps(document))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    told = jobs(call_s=1.0).describe("k8s:team/job/train")
+    with pipe.open("wb"):
+        pass
+    assert told.state is JobState.UNKNOWN
+    assert "no answer from the Kubernetes API after 1 s" in told.reason
+    assert api.asked == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "apiVersion: v1", '{"clusters": 7, "users": [], "contexts": [], "current-context": "x"}'])
+def test_a_kubeconfig_that_is_none_is_unknown(monkeypatch, tmp_path, text):
+    path = tmp_path / "odd"
+    path.write_text(text)
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    assert jobs().describe("k8s:team/job/train").state is JobState.UNKNOWN
+    with pytest.raises(KubernetesSilent):
+        KubernetesClient().namespace()

@@ -130,7 +130,8 @@ def test_a_recorded_pod_names_its_job():
         ("absent_job", 'jobs.batch "none" not found', "none"),
         ("conflict_uid", "the UID in the precondition", "train-"),
         ("conflict_version", "the ResourceVersion in the precondition (1)", "train"),
-        ("patch_test_failed", "the server rejected our request", ""),
+        ("patch_old_version", "the object has been modified", "train"),
+        ("patch_wrong_uid", "field is immutable", "train"),
         ("forbidden", 'cannot get resource "jobs" in API group "batch"', "train"),
     ],
 )

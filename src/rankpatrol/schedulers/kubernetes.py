@@ -20,7 +20,7 @@ from rankpatrol.schedulers.kubernetes_words import KubeJob, cordon_advice, is_na
 from rankpatrol.schedulers.port import Avoid, changed
 from rankpatrol.system.clock import Clock
 
-_CONFLICTS = frozenset({409, 422})  # a precondition, or a `test` of a JSON patch, that does not hold any more
+_CONFLICTS = frozenset({409, 422})  # a precondition does not hold any more
 _NO_HOLD = "nothing was done: it cannot be held; Kueue or another controller has its switch, or the API server does not know `suspend`"
 _TRIES = 5
 _AT_ONCE = 8
@@ -228,11 +228,13 @@ class KubernetesJobs:
 
     def _until(self, job: str, come_true: Callable[[Scene | JobStatus], bool], deadline_s: float) -> str:
         """Read back until it has come true."""
-        until = self._clock.mono_s() + deadline_s
+        began = self._clock.mono_s()
         while not come_true(now := self._look(job)):
-            if self._clock.mono_s() >= until:
+            waited_s = self._clock.mono_s() - began
+            if waited_s >= deadline_s:
                 return self._not_done(now, deadline_s)
-            self._clock.sleep(self._waits.poll_s)
+            # The longer it takes, the less often the API is asked. A watch would take one more right, and tell nothing more.
+            self._clock.sleep(max(self._waits.poll_s, waited_s / 10))
         return ""
 
     def _not_done(self, now: Scene | JobStatus, deadline_s: float) -> str:

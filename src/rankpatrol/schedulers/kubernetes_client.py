@@ -123,11 +123,11 @@ class KubernetesClient:
 
     def change(self, job: KubeJob, seen: JobDoc, path: tuple[str, ...], *, value: bool) -> Answer:
         """Set one field of the object, if it is still exactly the one that was seen. Raises KubernetesSilent."""
-        body = [
-            {"op": "test", "path": "/metadata/uid", "value": seen.metadata.uid},
-            {"op": "test", "path": "/metadata/resourceVersion", "value": seen.metadata.resource_version},
-            {"op": "add", "path": "/" + "/".join(path), "value": value},
-        ]
+        change: Any = value
+        for part in reversed(path):
+            change = {part: change}
+        # With these in it the API takes a patch for that object in that version alone: 422 for another uid, 409 for another version.
+        body = {"metadata": {"uid": seen.metadata.uid, "resourceVersion": seen.metadata.resource_version}, **change}
         return self._object("patch", job, body=body)
 
     def delete_job(self, job: KubeJob, seen: JobDoc) -> Answer:
@@ -161,7 +161,8 @@ class KubernetesClient:
         def call() -> Answer:
             from kubernetes.client import CustomObjectsApi  # ruff: ignore[PLC0415] - an extra
 
-            return self._answer(getattr(CustomObjectsApi(self._client()), method), words)
+            client = self._patcher() if method.startswith("patch") else self._client()
+            return self._answer(getattr(CustomObjectsApi(client), method), words)
 
         return self._within(call)
 
@@ -194,6 +195,14 @@ class KubernetesClient:
 
             self._made = ApiClient(_configuration())
         return self._made
+
+    def _patcher(self) -> "ApiClient":
+        """The same for patches: versions of the client differ in what kind of patch they take a body for, unless they are told."""
+        from kubernetes.client import ApiClient  # ruff: ignore[PLC0415] - an extra
+
+        patcher = ApiClient(self._client().configuration)
+        patcher.set_default_header("Content-Type", "application/merge-patch+json")  # type: ignore[no-untyped-call]  # as its module
+        return patcher
 
     def _within(self, call: Callable[[], Answer]) -> Answer:
         """One call in a thread that is left behind at the deadline: a server may as well send a byte a second for ever."""
