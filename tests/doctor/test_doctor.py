@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rankpatrol.core.errors import ExitCode
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import Marks, ProcessGroup
-from rankpatrol.doctor import kubernetes, machine, tracing, training
+from rankpatrol.doctor import machine, tracing, training
 from rankpatrol.doctor.checks import CHECKS, Check, examine
 from rankpatrol.doctor.groups import judge_groups
 from rankpatrol.doctor.rows import Level, Row, exit_code
@@ -316,41 +316,6 @@ def test_little_shared_memory_is_told_with_the_way_to_more(total: int, free: int
 )
 def test_a_schedulers_commands_matter_inside_of_it(found: dict[str, tuple[bool, bool]], wanted: Level) -> None:
     assert machine.judge_schedulers(found)[0].level is wanted
-
-
-ALL = {f"{verb} {plural}": True for verb, _, plural in kubernetes.RIGHTS}
-
-
-@pytest.mark.parametrize(
-    ("seen", "level", "said"),
-    [
-        (Missing("kubeconfig"), Level.HINT, "its client is not installed"),
-        (kubernetes.KubernetesFacts(way="pod", namespace="team", rights=Missing("no answer")), Level.UNKNOWN, "no answer"),
-        (
-            kubernetes.KubernetesFacts(way="pod", namespace="team", rights=ALL),
-            Level.OK,
-            "in namespace team: Jobs may be seen, requeued and ended",
-        ),
-        # The usual service account of a pod: no fault of anybody's.
-        (
-            kubernetes.KubernetesFacts(way="pod", namespace="team", rights={**ALL, "delete pods": False, "patch jobs": False}),
-            Level.HINT,
-            "no right to patch jobs, delete pods",
-        ),
-    ],
-)
-def test_rights_in_kubernetes_that_are_not_there_are_named_and_no_fault(
-    seen: kubernetes.KubernetesFacts | Missing, level: Level, said: str
-) -> None:
-    (row,) = kubernetes.judge_kubernetes(seen)
-    assert row.level is level
-    assert said in row.found
-    assert bool(row.fix) == (level is not Level.OK)
-
-
-def test_where_no_way_leads_to_kubernetes_it_is_not_spoken_of(tmp_path: Path) -> None:
-    assert kubernetes.look_at_kubernetes({"HOME": str(tmp_path)}) is None
-    assert kubernetes.judge_kubernetes(None) == ()
 
 
 @pytest.mark.parametrize(

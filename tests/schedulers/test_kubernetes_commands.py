@@ -6,8 +6,8 @@ import sys
 
 import pytest
 from kube_api import ApiServer
+from kube_scenes import LOOK, a_job, make, orders, run_pods
 from sites import STANDIN, KubernetesSite, wait_for
-from test_kubernetes_jobs import LOOK, a_job, make, orders, run_pods
 
 from rankpatrol.cli.main import call
 from rankpatrol.core.jobs import JobState

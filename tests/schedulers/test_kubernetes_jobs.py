@@ -1,67 +1,15 @@
-"""Jobs of Kubernetes, held against an API server of our own by the official client: what is asked, what is refused, what is left alone."""
+"""Jobs of Kubernetes, held against an API server of our own by the official client: what is done, what is refused, what is left alone."""
 
-import json
-import os
-import ssl
 import threading
 
 import pytest
-from kube_api import ApiServer, now
+from kube_api import ApiServer
+from kube_scenes import LOOK, a_job, jobs, make, orders, owner, pods_of, run_pods
 from msgspec.structs import replace
 
-from clocks import FakeClock
-from rankpatrol.core.jobs import JobState, JobStatus
-from rankpatrol.core.records import Missing
-from rankpatrol.schedulers.kubernetes import KubernetesJobs, KubernetesWaits
-from rankpatrol.schedulers.kubernetes_client import KubernetesClient, KubernetesSilent
+from rankpatrol.core.jobs import JobState
 
 pytestmark = pytest.mark.timeout(60)
-LOOK = {("get", "jobs"), ("list", "jobs"), ("get", "pods"), ("list", "pods"), ("get", "jobsets"), ("get", "trainjobs")}
-
-
-def jobs(call_s: float = 5.0) -> KubernetesJobs:
-    return KubernetesJobs(KubernetesClient(call_s=call_s), FakeClock(), KubernetesWaits(gone_s=5, taken_s=5, poll_s=1))
-
-
-def make(api: ApiServer, plural: str, name: str, spec: dict | None = None, **meta: object) -> dict:
-    group = {"jobs": "batch/v1", "pytorchjobs": "kubeflow.org/v1", "trainjobs": "trainer.kubeflow.org/v1alpha1", "pods": "v1"}.get(
-        plural, "jobset.x-k8s.io/v1alpha2"
-    )
-    kind = {"jobs": "Job", "pytorchjobs": "PyTorchJob", "trainjobs": "TrainJob", "pods": "Pod", "jobsets": "JobSet"}[plural]
-    thing = {"kind": kind, "metadata": {"name": name, "namespace": "team", **meta}, "spec": spec or {}}
-    path = f"/{'apis' if '/' in group else 'api'}/{group}/namespaces/team/{plural}"
-    return api.handle("admin", "create", path, {}, thing)[1]
-
-
-def owner(thing: dict) -> dict:
-    return {"kind": thing["kind"], "name": thing["metadata"]["name"], "uid": thing["metadata"]["uid"], "controller": True}
-
-
-def a_job(api: ApiServer, name: str = "train", pods: int = 1, **spec: object) -> str:
-    template = {"spec": {"containers": [{"name": "c", "env": [{"name": "WORLD_SIZE", "value": "8"}]}]}}
-    make(api, "jobs", name, {"template": template, "parallelism": pods, "completions": pods, **spec})
-    run_pods(api)
-    return f"k8s:team/job/{name}"
-
-
-def run_pods(api: ApiServer, **status: object) -> list[dict]:
-    """What kubelets would say of all pods that are not on a node yet."""
-    with api.store.change:
-        fresh = [pod for pod in api.store.listed("pods", "team") if not pod["spec"].get("nodeName")]
-        for number, pod in enumerate(fresh):
-            pod["spec"]["nodeName"] = f"n{number}"
-            pod["status"] = {"phase": "Running", "startTime": now(), **status}
-            api.store.put("pods", pod)
-    return fresh
-
-
-def pods_of(api: ApiServer) -> list[dict]:
-    return api.store.listed("pods", "team")
-
-
-def orders(api: ApiServer) -> list[str]:
-    """What was asked of the API that changes something."""
-    return [each.partition("?")[0] for each in api.asked if each.startswith(("patch", "delete", "create"))]
 
 
 @pytest.fixture
@@ -167,7 +115,7 @@ def test_a_job_that_fails_meanwhile_counts_as_started_again(api):
     with api.store.change:
         (pod,) = pods_of(api)
         pod["status"]["phase"] = "Failed"
-        api._after(api.store.put("pods", pod))
+        api.controllers.settle(api.store.put("pods", pod))
     run_pods(api)
     assert "restart 1, not 0" in jobs().terminate(seen)
     assert "restart 1, not 0" in jobs().requeue(seen, held=True)
@@ -199,7 +147,7 @@ def test_a_job_that_ends_between_look_and_order_is_not_ended_again(api):
             with api.store.change:
                 (pod,) = pods_of(api)
                 pod["status"]["phase"] = "Succeeded"
-                api._after(api.store.put("pods", pod))
+                api.controllers.settle(api.store.put("pods", pod))
 
     api.before = finish
     assert jobs().terminate(seen) == "nothing was done: the job is Complete now"
@@ -210,7 +158,7 @@ def test_another_job_of_the_same_name_is_not_the_one_that_was_seen(api):
     job = a_job(api)
     seen = jobs().describe(job)
     with api.store.change:
-        api.remove("jobs", api.store.objects["jobs", "team", "train"], {})
+        api.controllers.remove("jobs", api.store.objects["jobs", "team", "train"], {})
         for pod in pods_of(api):
             api.store.drop("pods", pod)
     a_job(api)
@@ -243,7 +191,9 @@ def test_each_kind_finds_its_pods_through_its_owners_and_is_held_by_its_own_swit
     assert seen.state is JobState.RUNNING, seen
     assert [step.split()[0] for step in seen.steps] == ["own"]
     # Nobody here ends the pods of a suspended one, so the deed is told as not done: what was ordered stands.
-    assert jobs().requeue(seen, held=True).startswith("not done after 5 s: the job is Suspending: own on n")
+    told = jobs().requeue(seen, held=True)
+    assert told.startswith("not done after 5 s: the job is Suspending: own on n")
+    assert f"it stays suspended until it is released: kubectl -n team patch {plural} big" in told
     thing = api.store.objects[plural, "team", "big"]
     for part in path:
         thing = thing[part]
@@ -314,141 +264,6 @@ def test_without_the_right_nothing_is_done_and_the_right_is_named(api, monkeypat
     assert scheduler.describe(job).life == seen.life
 
 
-@pytest.mark.parametrize(
-    ("right", "said"), [(("get", "jobs"), "jobs may not be read: 403"), (("list", "pods"), "pods may not be listed: 403")]
-)
-def test_what_may_not_be_read_is_unknown(api, monkeypatch, right, said):
-    job = a_job(api)
-    api.rights["few"] = LOOK - {right}
-    monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig("few")))
-    seen = jobs().describe(job)
-    assert seen.state is JobState.UNKNOWN
-    assert said in seen.reason
-    assert "rbac.yaml" in seen.reason
-
-
-def test_a_token_that_is_not_taken_is_unknown(api, monkeypatch):
-    job = a_job(api)
-    monkeypatch.setenv("KUBECONFIG", str(api.kubeconfig("nobody")))
-    assert "401: Unauthorized" in jobs().describe(job).reason
-
-
-def test_an_api_that_does_not_answer_is_unknown_after_the_deadline(api):
-    job = a_job(api)
-    seen = jobs().describe(job)
-    api.thawed.clear()
-    told = jobs(call_s=0.5).describe(job)
-    assert told.state is JobState.UNKNOWN
-    assert "no answer from the Kubernetes API after 0.5 s" in told.reason
-    assert isinstance(jobs(call_s=0.5).processes(job), Missing)
-    assert jobs(call_s=0.5).terminate(seen).startswith("nothing was done: no answer")
-    api.thawed.set()
-    assert not [each for each in orders(api) if each.startswith("delete")]
-
-
-def test_an_api_that_falls_silent_after_the_order_leaves_it_unknown(api):
-    """The order may have arrived: it is not called undone."""
-    job = a_job(api)
-    seen = jobs().describe(job)
-    api.before = lambda verb, _: api.thawed.clear() if verb == "delete" else None
-    assert jobs(call_s=0.5).terminate(seen).endswith("whether it was done is not known")
-
-
-def test_nobody_listens(api, monkeypatch, tmp_path):
-    path = tmp_path / "nobody"
-    path.write_text(api.kubeconfig().read_text().replace(api.url, "https://127.0.0.1:1"))
-    monkeypatch.setenv("KUBECONFIG", str(path))
-    assert "no answer from the Kubernetes API" in jobs().describe("k8s:team/job/train").reason
-
-
-def test_a_server_with_another_certificate_is_not_spoken_to(api, monkeypatch, tmp_path):
-    job = a_job(api)
-    path = tmp_path / "other"
-    path.write_text(
-        api.kubeconfig().read_text().replace(str(api.ca), ssl.get_default_verify_paths().cafile or "/etc/ssl/certs/ca-certificates.crt")
-    )
-    monkeypatch.setenv("KUBECONFIG", str(path))
-    told = jobs().describe(job)
-    assert told.state is JobState.UNKNOWN
-    assert api.asked == []
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"<html>sign in</html>",
-        b"[]",
-        b"null",
-        b'{"metadata": []}',
-        b'{"metadata": {"uid": 7}}',
-        b'{"metadata": {}, "status": {"conditions": "all well"}}',
-        b'{"metadata": {}, "spec": {"suspend": "no"}}',
-        b"\xff\xfe",
-        b"[" * 100_000,
-        b'{"metadata": {"uid": "\\ud800"}}',
-    ],
-)
-def test_foreign_json_is_unknown_and_no_crash(api, body):
-    job = a_job(api)
-    seen = jobs().describe(job)
-    api.fault = lambda verb, path: body if path.endswith("/jobs/train") else None
-    told = jobs().describe(job)
-    assert told.state is JobState.UNKNOWN
-    assert told.reason
-    assert jobs().terminate(seen).startswith("nothing was done")
-
-
-@pytest.mark.parametrize(
-    "item",
-    [
-        {"metadata": {"name": "../../jobs/other", "uid": "u"}},
-        {"metadata": {"name": "x", "uid": ""}},
-        {"metadata": {"name": "x y", "uid": "u"}},
-    ],
-)
-def test_pods_without_a_proper_name_or_uid_are_never_named_to_the_api(api, item):
-    job = a_job(api)
-    uid = api.store.objects["jobs", "team", "train"]["metadata"]["uid"]
-    item["metadata"]["ownerReferences"] = [{"uid": uid, "kind": "Job", "name": "train", "controller": True}]
-    item["spec"], item["status"] = {"nodeName": "n1; rm -rf /"}, {"phase": "Running"}
-    body = json.dumps({"kind": "PodList", "metadata": {}, "items": [item]}).encode()
-    api.fault = lambda verb, _: body if verb == "list" else None
-    assert jobs().describe(job).state is JobState.PENDING
-
-
-def test_a_hostile_node_name_is_no_node(api):
-    job = a_job(api)
-    with api.store.change:
-        pods_of(api)[0]["spec"]["nodeName"] = "n1;\x1b[2J\n$(id)"
-    seen = jobs().describe(job)
-    assert seen.nodes == ()
-    assert seen.steps[0].isprintable()
-
-
-@pytest.mark.parametrize(
-    "job", ["k8s:team/job/train,app=x", "k8s:team/job/train)", "k8s:te am/job/x", "k8s:team/job/..", "k8s:team/node/n1"]
-)
-def test_no_selector_and_no_path_is_made_of_words_that_are_no_names(api, job):
-    assert jobs().describe(job).state is JobState.UNKNOWN
-    assert jobs().terminate(JobStatus(job=job, state=JobState.RUNNING)).startswith("nothing was done")
-    assert api.asked == []
-
-
-def test_a_long_list_is_read_page_by_page(api):
-    job = a_job(api, pods=260)
-    seen = jobs().describe(job)
-    assert len(seen.nodes) == 260
-    assert seen.steps[-1] == "and 196 more"
-    assert sum("continue=" in each for each in api.asked) == 1
-
-
-def test_a_kind_that_the_server_does_not_have_is_told_from_a_job_that_is_not_there(api, monkeypatch):
-    monkeypatch.setitem(__import__("kube_api").GROUPS, ("jobset.x-k8s.io", "v1alpha2"), {})
-    assert "has no jobsets of jobset.x-k8s.io/v1alpha2" in jobs().describe("k8s:team/jobset/x").reason
-    assert "there is no Job x in namespace team" in jobs().describe("k8s:team/job/x").reason
-
-
 def test_two_who_end_a_job_at_once_end_it_once(api, gone_at_once):
     job = a_job(api)
     seen = jobs().describe(job)
@@ -462,52 +277,3 @@ def test_two_who_end_a_job_at_once_end_it_once(api, gone_at_once):
     assert all(not each or each.startswith("nothing was done") for each in told)
     assert jobs().describe(job).held
     assert api.store.objects["jobs", "team", "train"]["status"].get("failed", 0) == 0
-
-
-def test_a_pods_service_account_is_a_way_in(api, monkeypatch, tmp_path):
-    from kubernetes.config import incluster_config
-
-    from rankpatrol.schedulers import kubernetes_client
-
-    job = a_job(api)
-    (tmp_path / "token").write_text("admin")
-    (tmp_path / "namespace").write_text("team\n")
-    monkeypatch.delenv("KUBECONFIG")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
-    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", api.url.rpartition(":")[2])
-    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
-    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(api.ca))
-    monkeypatch.setattr(kubernetes_client, "_SERVICE_ACCOUNT", tmp_path)
-    assert kubernetes_client.way_in() == "pod"
-    assert KubernetesClient().namespace() == "team"
-    assert jobs().describe(job).state is JobState.RUNNING
-    (tmp_path / "token").unlink()
-    assert "no kubeconfig here" in jobs().describe(job).reason
-
-
-def test_credentials_that_never_come_are_not_waited_for(api, monkeypatch, tmp_path):
-    """A kubeconfig may name a program that gives the token; this one waits for somebody to write into a pipe."""
-    pipe, path = tmp_path / "pipe", tmp_path / "slow"
-    os.mkfifo(pipe)
-    document = json.loads(api.kubeconfig().read_text())
-    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "cat", "args": [str(pipe)], "interactiveMode": "Never"}
-    document["users"][0]["user"] = {"exec": plugin}
-    path.write_text(json.dumps(document))
-    monkeypatch.setenv("KUBECONFIG", str(path))
-    told = jobs(call_s=1.0).describe("k8s:team/job/train")
-    with pipe.open("wb"):
-        pass
-    assert told.state is JobState.UNKNOWN
-    assert "no answer from the Kubernetes API after 1 s" in told.reason
-    assert api.asked == []
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "apiVersion: v1", '{"clusters": 7, "users": [], "contexts": [], "current-context": "x"}'])
-def test_a_kubeconfig_that_is_none_is_unknown(monkeypatch, tmp_path, text):
-    path = tmp_path / "odd"
-    path.write_text(text)
-    monkeypatch.setenv("KUBECONFIG", str(path))
-    assert jobs().describe("k8s:team/job/train").state is JobState.UNKNOWN
-    with pytest.raises(KubernetesSilent):
-        KubernetesClient().namespace()

@@ -1,6 +1,6 @@
 """What only a real API server can say: whether it refuses a wrong uid and an old version, and whether the example's rights are enough.
 
-Skipped where RANKPATROL_KUBERNETES_BIN names no folder with etcd, kube-apiserver and kube-controller-manager (docs: real_api.py).
+Skipped where RANKPATROL_KUBERNETES_BIN names no folder with etcd, kube-apiserver and kube-controller-manager (see build_kubernetes.sh).
 """
 
 from pathlib import Path

@@ -16,12 +16,13 @@ from rankpatrol.schedulers.kubernetes_client import Answer, KubernetesClient, ow
 from rankpatrol.schedulers.kubernetes_json import JobDoc, Pod, plain, read_object
 from rankpatrol.schedulers.kubernetes_pids import pod_around_us, processes_of
 from rankpatrol.schedulers.kubernetes_state import job_status, live, pod_in_words, pod_status, staying
-from rankpatrol.schedulers.kubernetes_words import KubeJob, cordon_advice, is_name, parse_job
+from rankpatrol.schedulers.kubernetes_words import KubeJob, cordon_advice, is_name, parse_job, release_command
 from rankpatrol.schedulers.port import Avoid, changed
 from rankpatrol.system.clock import Clock
 
 _CONFLICTS = frozenset({409, 422})  # a precondition does not hold any more
 _NO_HOLD = "nothing was done: it cannot be held; Kueue or another controller has its switch, or the API server does not know `suspend`"
+_TROUBLE = 500  # the API's own: a 504 may well have been carried out
 _TRIES = 5
 _AT_ONCE = 8
 
@@ -203,6 +204,8 @@ class KubernetesJobs:
                 return f"{problem}; whether it was done is not known"
             if not answer.why:
                 return ""
+            if answer.code >= _TROUBLE:
+                return f"the API says {answer.why}; whether it was done is not known"
             said = answer.why
             if answer.code not in _CONFLICTS:
                 break
@@ -224,7 +227,7 @@ class KubernetesJobs:
             problems = [problem for problem in pool.map(delete, pods) if problem]
         if not problems and around is not None:
             problems = [problem for problem in (delete(around),) if problem]
-        return "; ".join(problems[:4])
+        return f"{len(problems)} of its pods were not deleted, as far as is known: {'; '.join(problems[:4])}" if problems else ""
 
     def _until(self, job: str, come_true: Callable[[Scene | JobStatus], bool], deadline_s: float) -> str:
         """Read back until it has come true."""
@@ -242,7 +245,8 @@ class KubernetesJobs:
             return f"whether it was done is not known: {now.reason}"
         left = "; ".join(pod_in_words(pod) for pod in live(now.pods)[:4])
         stuck = f": {left} (a kubelet that does not answer keeps its pods, and their processes may go on)" if left else ""
-        return f"not done after {deadline_s:g} s: the job is {now.status.said}{stuck}"
+        held = f"; it stays suspended until it is released: {release_command(now.job.id)}" if now.status.held else ""
+        return f"not done after {deadline_s:g} s: the job is {now.status.said}{stuck}{held}"
 
 
 def _scene_or_why(now: Scene | JobStatus) -> Scene | str:
@@ -266,7 +270,7 @@ def _is_gone(now: Scene | JobStatus, seen: JobStatus) -> bool:
 
 
 def _is_off(now: Scene | JobStatus) -> bool:
-    return isinstance(now, Scene) and now.status.held and not live(now.pods)
+    return isinstance(now, Scene) and now.status.held and now.status.state is JobState.PENDING
 
 
 def _without(now: Scene | JobStatus, uids: set[str]) -> bool:

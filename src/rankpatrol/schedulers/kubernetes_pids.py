@@ -9,7 +9,8 @@ from pathlib import Path
 from rankpatrol.core.jobs import JobProcess
 from rankpatrol.core.records import Missing, Record
 from rankpatrol.schedulers.kubernetes_json import Pod
-from rankpatrol.schedulers.kubernetes_state import live
+from rankpatrol.schedulers.kubernetes_state import nodes_of
+from rankpatrol.schedulers.kubernetes_words import is_name
 from rankpatrol.system.process import identify
 
 # The kubelet's two cgroup drivers. cgroupfs: …/kubepods[/burstable|/besteffort]/pod<UID>/[crio-]<container>; systemd:
@@ -56,7 +57,9 @@ def processes_of(pods: tuple[Pod, ...], inside: Pod | None) -> tuple[JobProcess,
         if pod is None and place is None and own_pids and _is_own(cgroups):
             pod = inside
         if pod is not None and (process := identify(pid)) is not None:
-            found.append(JobProcess(process=process, step=pod.metadata.name, told_by="cgroup", node=pod.spec.node_name))
+            node = pod.spec.node_name
+            named = node if node and is_name(node) else None
+            found.append(JobProcess(process=process, step=pod.metadata.name, told_by="cgroup", node=named))
     return tuple(found) or Missing(f"no process of its pods is seen here; they are on {_where(pods)}")
 
 
@@ -86,8 +89,7 @@ def _is_own(cgroups: str) -> bool:
 
 
 def _where(pods: tuple[Pod, ...]) -> str:
-    nodes = dict.fromkeys(pod.spec.node_name for pod in live(pods) if pod.spec.node_name)
-    return ", ".join(list(nodes)[:16]) or "nodes that are not known"
+    return ", ".join(nodes_of(pods)[:16]) or "nodes that are not known"
 
 
 def _pids() -> Iterator[int]:

@@ -7,6 +7,7 @@ from rankpatrol.schedulers.kubernetes_json import JobDoc, Owner, Pod, plain, uni
 from rankpatrol.schedulers.kubernetes_words import ENDED, ENDING, KINDS, PHASES, QUEUE_LABEL, KubeJob, is_name
 
 _MOST_STEPS = 64
+_BETWEEN = "all its pods have ended, and its controller has made no others yet"
 _TERMINAL = frozenset({"Completed", "Failed"})
 
 
@@ -28,7 +29,7 @@ def job_status(job: KubeJob, doc: JobDoc, pods: tuple[Pod, ...]) -> JobStatus:
         time_limit_s=None if limit_s is None else float(limit_s),
         nodes=nodes_of(pods),
         steps=_steps(pods),
-        held=state is JobState.PENDING and doc.is_suspended,
+        held=doc.is_suspended and state in {JobState.PENDING, JobState.ENDING},
         is_batch=True,
         may_requeue=True,
         may_hold=_may_hold(job, doc),
@@ -110,7 +111,7 @@ def _state_by_pods(pods: tuple[Pod, ...]) -> tuple[JobState, str, str]:
         return JobState.UNKNOWN, plain(strange[0].status.phase) or "no phase", f"its pod {pod_in_words(strange[0])}"
     if not stay and live(pods):
         return JobState.ENDING, "Terminating", ""
-    return JobState.PENDING, "Pending", _why_pending(stay)
+    return JobState.PENDING, "Pending", _why_pending(stay) if stay else _BETWEEN if pods else "its controller has made no pods yet"
 
 
 def _why_pending(pods: tuple[Pod, ...]) -> str:
@@ -124,7 +125,7 @@ def _why_pending(pods: tuple[Pod, ...]) -> str:
         for status in (*(pod.status.init_container_statuses or ()), *(pod.status.container_statuses or ())):
             if status.state is not None and status.state.waiting is not None:
                 return _because(status.state.waiting.reason, status.state.waiting.message)
-    return "" if pods else "its controller has made no pods yet"
+    return ""
 
 
 def _because(reason: str | None, message: str | None) -> str:
