@@ -31,6 +31,7 @@ class Site(Protocol):
     scheduler: JobScheduler
     unknown: str
     counts_restarts: bool
+    pythons: int  # how many processes of Python a job has that is up
     release: str  # how a person lets a held job start; empty where jobs cannot be held
 
     def start(self) -> str: ...
@@ -46,6 +47,7 @@ class LocalSite:
     """Jobs of `rankpatrol run` with two ranks each."""
 
     unknown = "no-such-job"
+    pythons = 2
     counts_restarts = True
     release = ""
 
@@ -89,6 +91,7 @@ class SlurmSite:
     """Batch jobs of one step on one node."""
 
     unknown = "99999"
+    pythons = 2
     counts_restarts = True
     release = "scontrol release "
 
@@ -121,6 +124,7 @@ class KubernetesSite:
 
     unknown = "k8s:team/job/no-such-job"
     counts_restarts = False
+    pythons = 3  # its launcher is in the pod as well
 
     def __init__(self, wire: Wire, folder: Path, *, knows_suspend: bool = True) -> None:
         self.wire, self._folder, self._names = wire, folder, []

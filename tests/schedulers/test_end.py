@@ -36,7 +36,7 @@ def named(site: Site, job: str) -> str:
 def ranks_are_up(site: Site, job: str) -> bool:
     found = site.scheduler.processes(job)
     names = [Path(f"/proc/{each.process.pid}/comm").read_text() for each in found] if isinstance(found, tuple) else []
-    return sum(name.startswith("python") for name in names) >= 2
+    return sum(name.startswith("python") for name in names) >= site.pythons
 
 
 def started(site: Site) -> str:
@@ -67,7 +67,7 @@ def test_the_evidence_is_sealed_and_then_the_job_is_ended(site: Site, here, caps
     checked = verify(here / "out" / "incidents" / "1")
     assert checked.ok
     assert [rank.rank for rank in checked.manifest.ranks] == [0, 1]
-    assert all("proc" in rank.captured for rank in checked.manifest.ranks)
+    assert [rank.missing["proc"] for rank in checked.manifest.ranks if "proc" not in rank.captured] == []
     asked = json.loads((here / "out" / "incidents" / "1" / "scheduler.json").read_text())
     assert (asked["scheduler"], asked["status"]["state"]) == (site.scheduler.name, "running")
 
@@ -79,7 +79,7 @@ def test_a_requeued_job_runs_again(site: Site, capsys):
     told = capsys.readouterr().out
     assert "NOT DONE" not in told
     wait_for(lambda: site.scheduler.describe(job).state is JobState.RUNNING, 60)
-    assert site.scheduler.describe(job).restarts == (1 if site.counts_restarts else 0)
+    assert site.scheduler.describe(job).restarts == 1 or not site.counts_restarts
     assert site.scheduler.describe(job).life != before.life
 
 
