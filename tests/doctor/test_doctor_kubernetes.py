@@ -16,6 +16,7 @@ ALL = {f"{verb} {plural}": True for verb, _, plural in kubernetes.RIGHTS}
     [
         (Missing("kubeconfig"), Level.HINT, "its client is not installed"),
         (kubernetes.KubernetesFacts(way="pod", namespace="team", rights=Missing("no answer")), Level.UNKNOWN, "no answer"),
+        (kubernetes.KubernetesFacts(way="kubeconfig", namespace="team", rights=Missing("no answer")), Level.HINT, "no answer"),
         (
             kubernetes.KubernetesFacts(way="pod", namespace="team", rights=ALL),
             Level.OK,

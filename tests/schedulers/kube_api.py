@@ -144,6 +144,12 @@ class ApiServer:
         return self.controllers.settle(thing)
 
 
+class CutOff(bytes):
+    """A body after which the connection ends, although `promised` bytes were to come."""
+
+    promised = 0
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
@@ -206,9 +212,10 @@ def _handler(api: ApiServer) -> type[BaseHTTPRequestHandler]:
         def reply(self, code: int, body: bytes) -> None:
             self.send_response(code)
             self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Length", str(getattr(body, "promised", len(body))))
             self.end_headers()
             self.wfile.write(body)
+            self.close_connection = self.close_connection or isinstance(body, CutOff)
 
         def watch(self, token: str, path: str, query: dict[str, str]) -> None:
             where = _PATH.fullmatch(path)

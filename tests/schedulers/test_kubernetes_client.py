@@ -5,11 +5,13 @@ import os
 import ssl
 
 import pytest
+from kube_api import CutOff
 from kube_controllers import GROUPS, Refused
 from kube_scenes import LOOK, a_job, jobs, orders, pods_of
 
 from rankpatrol.core.jobs import JobState, JobStatus
 from rankpatrol.core.records import Missing
+from rankpatrol.schedulers import kubernetes_client
 from rankpatrol.schedulers.kubernetes_client import KubernetesClient, KubernetesSilent
 
 pytestmark = pytest.mark.timeout(60)
@@ -95,6 +97,7 @@ def test_a_server_with_another_certificate_is_not_spoken_to(api, monkeypatch, tm
     [
         b"",
         b"<html>sign in</html>",
+        b'{"kind": "Job", "metadata": {"name": "train", "uid": "0a1',
         b"[]",
         b"null",
         b'{"metadata": []}',
@@ -114,6 +117,25 @@ def test_foreign_json_is_unknown_and_no_crash(api, body):
     assert told.state is JobState.UNKNOWN
     assert told.reason
     assert jobs().terminate(seen).startswith("nothing was done")
+
+
+def test_an_answer_that_is_cut_off_is_unknown(api):
+    """The connection ends in the middle of a body whose length was promised."""
+    job = a_job(api)
+    whole = json.dumps(api.store.objects["jobs", "team", "train"]).encode()
+    cut = CutOff(whole[: len(whole) // 2])
+    cut.promised = len(whole)
+    api.fault = lambda verb, path: cut if path.endswith("/jobs/train") else None
+    told = jobs().describe(job)
+    assert told.state is JobState.UNKNOWN
+    assert "no answer from the Kubernetes API" in told.reason
+
+
+def test_an_answer_without_end_is_given_up(api, monkeypatch):
+    job = a_job(api)
+    monkeypatch.setattr(kubernetes_client, "_MOST_BYTES", 1 << 20)
+    api.fault = lambda verb, path: b" " * (3 << 20) if verb == "list" else None
+    assert "more than 1 MiB" in jobs().describe(job).reason
 
 
 @pytest.mark.parametrize(
@@ -168,8 +190,6 @@ def test_a_kind_that_the_server_does_not_have_is_told_from_a_job_that_is_not_the
 
 def test_a_pods_service_account_is_a_way_in(api, monkeypatch, tmp_path):
     from kubernetes.config import incluster_config
-
-    from rankpatrol.schedulers import kubernetes_client
 
     job = a_job(api)
     (tmp_path / "token").write_text("admin")

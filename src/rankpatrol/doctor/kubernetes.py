@@ -54,7 +54,9 @@ def judge_kubernetes(seen: KubernetesFacts | Missing | None) -> tuple[Row, ...]:
         found = f"a {seen.reason} leads to Kubernetes, and its client is not installed: jobs cannot be ended as k8s:NAMESPACE/KIND/NAME"
         return (Row("kubernetes", Level.HINT, found, _INSTALL),)
     if isinstance(seen.rights, Missing):
-        return (Row("kubernetes", Level.UNKNOWN, seen.rights.reason, "kubectl get --raw /readyz; kubectl config current-context"),)
+        # An old kubeconfig in somebody's home says nothing of this machine; a pod that cannot reach its own API is odd.
+        level = Level.UNKNOWN if seen.way == "pod" else Level.HINT
+        return (Row("kubernetes", level, seen.rights.reason, "kubectl get --raw /readyz; kubectl config current-context"),)
     place = f"by {seen.way}, in namespace {seen.namespace}"
     lacking = [right for right, is_there in seen.rights.items() if not is_there]
     if not lacking:

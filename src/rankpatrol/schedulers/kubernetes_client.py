@@ -184,9 +184,12 @@ class KubernetesClient:
             told = read_refusal(body).message or str(refused.reason or "")
             return Answer(code=int(refused.status or 0), body=body, why=f"{refused.status}: {plain(told)}")
         try:
-            return Answer(code=response.status, body=_whole(response))
-        finally:
-            response.release_conn()
+            answer = Answer(code=response.status, body=_whole(response))
+        except BaseException:
+            response.close()  # what is left of it would be read as the next answer
+            raise
+        response.release_conn()
+        return answer
 
     def _client(self) -> "ApiClient":
         """Made in the thread that may be left behind: a kubeconfig may name a program that gives the credentials, and hangs."""
