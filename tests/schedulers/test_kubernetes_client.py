@@ -3,6 +3,7 @@
 import json
 import os
 import ssl
+import threading
 
 import pytest
 from kube_api import CutOff
@@ -220,6 +221,8 @@ def test_credentials_that_never_come_are_not_waited_for(api, monkeypatch, tmp_pa
     told = jobs(call_s=1.0).describe("k8s:team/job/train")
     with pipe.open("wb"):
         pass
+    for thread in [each for each in threading.enumerate() if each.name == "kubernetes"]:
+        thread.join(20)
     assert told.state is JobState.UNKNOWN
     assert "no answer from the Kubernetes API after 1 s" in told.reason
     assert api.asked == []

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -158,25 +159,27 @@ class KubernetesClient:
         return self._custom(f"{verb}_namespaced_custom_object", **where, **words)
 
     def _custom(self, method: str, **words: Any) -> Answer:
-        def call() -> Answer:
+        def call(until: float) -> Answer:
             from kubernetes.client import CustomObjectsApi  # ruff: ignore[PLC0415] - an extra
 
             client = self._patcher() if method.startswith("patch") else self._client()
-            return self._answer(getattr(CustomObjectsApi(client), method), words)
+            return self._answer(getattr(CustomObjectsApi(client), method), words, until)
 
         return self._within(call)
 
     def _core(self, method: str, **words: Any) -> Answer:
-        def call() -> Answer:
+        def call(until: float) -> Answer:
             from kubernetes.client import CoreV1Api  # ruff: ignore[PLC0415] - an extra
 
-            return self._answer(getattr(CoreV1Api(self._client()), method), words)
+            return self._answer(getattr(CoreV1Api(self._client()), method), words, until)
 
         return self._within(call)
 
-    def _answer(self, method: Callable[..., Any], words: dict[str, Any]) -> Answer:
+    def _answer(self, method: Callable[..., Any], words: dict[str, Any], until: float) -> Answer:
         from kubernetes.client import ApiException  # ruff: ignore[PLC0415] - an extra
 
+        if time.monotonic() >= until:  # the credentials came too late: nobody waits for this any more, so nothing is asked or told
+            raise KubernetesSilent("its turn was over before it was sent")
         try:
             response = method(**words, _preload_content=False, _request_timeout=(self._call_s, self._call_s))
         except ApiException as refused:
@@ -207,7 +210,7 @@ class KubernetesClient:
         patcher.set_default_header("Content-Type", "application/merge-patch+json")  # type: ignore[no-untyped-call]  # as its module
         return patcher
 
-    def _within(self, call: Callable[[], Answer]) -> Answer:
+    def _within(self, call: Callable[[float], Answer]) -> Answer:
         """One call in a thread that is left behind at the deadline: a server may as well send a byte a second for ever."""
         if not installed():
             raise KubernetesAbsent("the Kubernetes client is not installed")
@@ -218,10 +221,11 @@ class KubernetesClient:
 
         def work() -> None:
             try:
-                answers.put(call())
+                answers.put(call(until))
             except Exception as problem:  # ruff: ignore[BLE001] - of a library's many: whichever it is, the API has not answered
                 answers.put(problem)
 
+        until = time.monotonic() + self._call_s
         threading.Thread(target=work, name="kubernetes", daemon=True).start()
         try:
             answer = answers.get(timeout=self._call_s)
