@@ -61,9 +61,8 @@ class Agent:
         self._policy = Policy(patience_s=spec.patience_s)
         self._judge_state = JudgeState()
         self._published: Verified | None = None
-        self.desk = IncidentDesk(
-            IncidentPolicy(act=spec.policy != "observe", ask=spec.policy == "ask"), self._teller.journal, self._recovery, clock
-        )
+        policy = IncidentPolicy(act=spec.policy != "observe", ask=spec.policy == "ask", budget=spec.budget)
+        self.desk = IncidentDesk(policy, self._teller.journal, self._recovery, clock)
         self._recorder = recorder_of(spec, run_dir, self._teller.courier, clock, voice)
         self._recorder.begin(self._policy, self._judge_state)
         self._asides = Asides(self._teller.journal, self._recovery, self.desk.next_number, clock)

@@ -11,6 +11,7 @@ import click
 
 from rankpatrol.agent.voice import release_terminal
 from rankpatrol.cli.settings import config_option, setting_options
+from rankpatrol.config.budget import BUDGET_NAMES, budget
 from rankpatrol.config.resolve import Sources, resolve, strangers, values
 from rankpatrol.core.errors import BadInput, NoPermission, UsageProblem
 from rankpatrol.launch.parent import check_command, launch_environment, make_job_dir, run_job
@@ -19,7 +20,7 @@ from rankpatrol.launch.rundir import JobSpec, RunDir
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--job-dir", type=click.Path(path_type=Path), help="Where events, logs and evidence go.  [default: JOBS-DIR/NAME-UTC]")
-@setting_options("policy", "patience", "checkpoints", "max-restarts", "probe", "bind", "jobs-dir")
+@setting_options("policy", "patience", "checkpoints", "max-restarts", *BUDGET_NAMES, "probe", "bind", "jobs-dir")
 @config_option
 @click.option("--record", is_flag=True, help="Keep what the judge saw, for `rankpatrol replay`: JOBDIR/recording.jsonl.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -61,6 +62,7 @@ def run(job_dir: Path | None, config: Path | None, record: bool, command: tuple[
         probe=settings["probe"],
         bind=settings["bind"],
         record=record,
+        budget=budget(settings),
     )
     run_dir = RunDir.create()
     click.echo(f"rankpatrol: job directory {folder}", err=True)

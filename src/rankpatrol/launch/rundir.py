@@ -25,6 +25,7 @@ from typing import TypeVar
 
 import msgspec
 
+from rankpatrol.core.budget import Budget
 from rankpatrol.core.errors import BadInput, PatrolError
 from rankpatrol.core.records import ProcessId, Record
 from rankpatrol.core.starts import SuspectFile
@@ -55,6 +56,7 @@ class JobSpec(Record, frozen=True, kw_only=True):
     attached: bool = False
     bind: bool = True
     record: bool = False
+    budget: Budget = Budget()
 
 
 class RankPlace(Record, frozen=True, kw_only=True):
