@@ -1,7 +1,6 @@
 """`rankpatrol goodput` for people, for programs, as a picture, and for what is no job directory."""
 
 import json
-import os
 import time
 from xml.etree import ElementTree as ET
 
@@ -69,17 +68,6 @@ def test_what_is_no_job_directory_is_said(tmp_path, capsys, content, said):
         (tmp_path / "events.jsonl").write_bytes(content)
     assert call(["goodput", str(tmp_path)]) == 65
     assert said in capsys.readouterr().err
-
-
-@pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read_is_said(job, capsys):
-    (job / "events.jsonl").chmod(0)
-    assert call(["goodput", str(job)]) == 77
-
-
-def test_a_picture_that_cannot_be_written_is_said(job, capsys):
-    assert call(["goodput", str(job), "--svg", "/no/such/folder/x.svg"]) == 65
-    assert "the picture cannot be written" in capsys.readouterr().err
 
 
 def test_a_job_of_a_month_is_read_in_seconds(tmp_path, capsys):

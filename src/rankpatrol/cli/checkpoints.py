@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +18,7 @@ from rankpatrol.checkpoints.pointers import put_right, repairs, wrong_pointers
 from rankpatrol.checkpoints.quarantine import NotQuarantined, condemn, plan_quarantine, quarantine
 from rankpatrol.checkpoints.report import STILL_WRITING_S, CheckpointReport, CheckpointVerdict, Selection
 from rankpatrol.checkpoints.verifier import Closeness, Verifier
+from rankpatrol.cli.places import Place
 from rankpatrol.cli.words import plain, say
 from rankpatrol.core.errors import ExitCode, UsageProblem
 
@@ -41,9 +42,7 @@ class RateLimit(click.ParamType[float]):
 def _reading_options(command: Callable[..., None]) -> Callable[..., None]:
     """How files are read, for every command that reads them."""
     for option in (
-        click.option(
-            "--ledger", type=click.Path(path_type=Path), help="Where earlier looks are remembered. [default: in your state folder]"
-        ),
+        click.option("--ledger", type=Place(), help="Where earlier looks are remembered. [default: in your state folder]"),
         click.option("--most-per-second", "most_bytes_s", type=RateLimit(), help="Read no faster than this, such as 500M."),
         click.option(
             "--at-once", type=click.IntRange(1, 64), help="How many files are read at once. [default: as there are cores, 4 at most]"
@@ -62,7 +61,7 @@ def checkpoints() -> None:
 
 
 @checkpoints.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, required=True, type=Place())
 @click.option("--numbers", is_flag=True, help="Search for NaN, infinities and all zeros as well (needs numpy).")
 @_reading_options
 def verify(
@@ -98,7 +97,7 @@ def verify(
 
 
 @checkpoints.command()
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory", type=Place())
 @_reading_options
 def latest(
     directory: Path,
@@ -111,7 +110,8 @@ def latest(
 ) -> None:
     """Print the path of the newest good checkpoint; newer ones that are not good go to stderr, with why.
 
-    Exits with 0 when the newest is good, 1 when newer ones were rejected or a pointer names another one, 2 when none is good.
+    Exits with 0 when the newest is good, 1 when newer ones were rejected or a pointer names another one, 2 when none is good, 3 when
+    that cannot be told.
     """
     with _reading(Closeness(content=not structure, again=again), ledger, most_bytes_s) as verifier:
         selection = newest_good(directory, verifier, at_once=at_once or _cores())
@@ -123,7 +123,7 @@ def latest(
 
 
 @checkpoints.command()
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory", type=Place())
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--quarantine", "with_quarantine", is_flag=True, help="Also rename bad newer checkpoints into .quarantined; needs --yes.")
 @click.option("--yes", is_flag=True, help="Do it without asking.")
@@ -142,7 +142,7 @@ def repair(
 ) -> None:
     """Make pointers (`latest`, `latest_checkpointed_iteration.txt`, links) name the newest good checkpoint; a copy of each is kept.
 
-    Exits with 0 when all is right now, 1 when something is left to do, 2 when no checkpoint is good.
+    Exits with 0 when all is right now, 1 when something is left to do, 2 when no checkpoint is good, 3 when that cannot be told.
     """
     with _reading(Closeness(content=not structure, again=again), ledger, most_bytes_s) as verifier:
         selection = newest_good(directory, verifier, at_once=at_once or _cores())
@@ -150,7 +150,7 @@ def repair(
     if selection.newest_good is None:
         _print_reports(selection.rejected, err=True)
         say(f"nothing was changed: no checkpoint in {click.format_filename(directory)} is good", err=True)
-        sys.exit(ExitCode.CRITICAL)
+        sys.exit(_none_good(selection.rejected))
     planned = repairs(directory, selection, now_unix_s)
     renames = plan_quarantine(selection) if with_quarantine else ()
     left = 0
@@ -267,14 +267,20 @@ def _file_code(report: CheckpointReport) -> ExitCode:
 def _directory_code(reports: list[CheckpointReport], pointers: list[CheckpointReport]) -> ExitCode:
     good = sum(report.verdict is CheckpointVerdict.OK for report in reports)
     if not good:
-        return ExitCode.CRITICAL
+        return _none_good(reports)
     return ExitCode.OK if good == len(reports) and not pointers else ExitCode.WARNING
 
 
 def _selection_code(selection: Selection) -> ExitCode:
     if selection.newest_good is None:
-        return ExitCode.CRITICAL
+        return _none_good(selection.rejected)
     return ExitCode.WARNING if selection.rejected or selection.pointers else ExitCode.OK
+
+
+def _none_good(reports: Sequence[CheckpointReport]) -> ExitCode:
+    """Where none could be judged, as on a folder of someone else's, it is not known that none is good."""
+    untold = bool(reports) and all(report.verdict is CheckpointVerdict.UNKNOWN for report in reports)
+    return ExitCode.UNKNOWN if untold else ExitCode.CRITICAL
 
 
 def _print_reports(reports: Iterable[CheckpointReport], *, err: bool = False) -> None:

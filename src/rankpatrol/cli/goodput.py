@@ -12,9 +12,10 @@ from jinja2 import Environment, PackageLoader
 from rich.console import Console
 from rich.text import Text
 
+from rankpatrol.cli.places import Place
 from rankpatrol.cli.screen import shown
 from rankpatrol.core.durations import say_duration
-from rankpatrol.core.errors import BadInput
+from rankpatrol.core.errors import BadInput, NoPermission
 from rankpatrol.core.records import Missing
 from rankpatrol.evidence.picture import say_ranks
 from rankpatrol.goodput.account import account_of, runs_of
@@ -38,9 +39,9 @@ _MOST_BYTES = 8 << 30
 
 
 @click.command()
-@click.argument("job_dirs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="JOBDIR...")
+@click.argument("job_dirs", nargs=-1, required=True, type=Place(), metavar="JOBDIR...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw the account into FILE as well.", metavar="FILE")
+@click.option("--svg", type=Place(), help="Draw the account into FILE as well.", metavar="FILE")
 def goodput(job_dirs: tuple[Path, ...], as_json: bool, svg: Path | None) -> None:
     """Say where a job's wall time went, and what each incident cost, from events.jsonl alone.
 
@@ -191,7 +192,12 @@ def _write(path: Path, accounts: Sequence[Account]) -> None:
     template = page.get_template("picture.svg.j2")
     for number, account in enumerate(accounts):
         target = path if number == 0 else path.with_stem(f"{path.stem}-{number + 1}")
+        if target.exists() and not target.is_file():
+            # The picture takes its file's place in one step: it would take that of a device, too.
+            raise BadInput(f"the picture cannot be written: {target} is no regular file", help="Name another --svg FILE.")
         try:
             write_atomic(target, template.render(picture=draw(account)).encode())
         except OSError as problem:
-            raise BadInput(f"the picture cannot be written: {problem.strerror} ({target})", help="Name another --svg FILE.") from problem
+            said = f"the picture cannot be written: {problem.strerror} ({target})"
+            refused = NoPermission if isinstance(problem, PermissionError) else BadInput
+            raise refused(said, help="Name another --svg FILE.") from problem
