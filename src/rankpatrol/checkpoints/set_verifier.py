@@ -77,8 +77,8 @@ def _together(directory: Path, tree: Tree, now_unix_s: float) -> tuple[list[str]
     problems: list[CheckpointReport] = []
     for view in views(directory, tree, now_unix_s):
         for layout in layouts_of(view):
-            layouts.append(layout.name)
-            problems += [_about(problem, layout.name) for problem in layout.check(view)]
+            layouts.append(layout.NAME)
+            problems += [_about(problem, layout.NAME) for problem in layout.check(view)]
     return layouts, problems
 
 

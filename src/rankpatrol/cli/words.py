@@ -2,10 +2,9 @@
 
 import click
 
+from rankpatrol.core.words import plain
 
-def plain(words: str) -> str:
-    """One line in which nothing steers the terminal: what a log, a name or an edited file slipped in is shown as a mark."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in words)
+__all__ = ["plain", "say"]
 
 
 def say(words: str, *, err: bool = False) -> None:
