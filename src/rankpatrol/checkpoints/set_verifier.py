@@ -41,7 +41,9 @@ class SetVerifier:
             return known.report
         files = self._files(tree)
         layouts, problems = _together(directory, tree, self.verifier.now_unix_s())
-        report = _report(directory, tree, layouts, [*files, *problems], self.verifier.now_unix_s())
+        doubts = [problem for problem in problems if problem.verdict is CheckpointVerdict.OK]
+        certain = [problem for problem in problems if problem.verdict is not CheckpointVerdict.OK]
+        report = _doubted(_report(directory, tree, layouts, [*files, *certain], self.verifier.now_unix_s()), doubts)
         settled = {CheckpointVerdict.OK, CheckpointVerdict.CORRUPT}
         if report.verdict in settled and _identity(read_tree(directory)) == identity:
             self.verifier.learn(directory, identity, report)
@@ -115,6 +117,13 @@ def _report(directory: Path, tree: Tree, layouts: list[str], found: list[Checkpo
         content_verified=all(report.content_verified for report in found),
     )
     return _with_problems(whole, bad, now_unix_s) if bad else whole
+
+
+def _doubted(report: CheckpointReport, doubts: list[CheckpointReport]) -> CheckpointReport:
+    """What speaks against a whole set without proving anything: it is good, and its content is unknown."""
+    if report.verdict is not CheckpointVerdict.OK or not doubts:
+        return report
+    return msgspec.structs.replace(report, more=tuple(doubt.sentence for doubt in doubts), content_verified=False)
 
 
 def _with_problems(whole: CheckpointReport, bad: list[CheckpointReport], now_unix_s: float) -> CheckpointReport:
