@@ -15,8 +15,6 @@ from rankpatrol.checkpoints.pace import Pace
 from rankpatrol.core.errors import BadInput, NoPermission, PatrolError
 
 _CHUNK_BYTES = 1 << 20
-_AHEAD_BYTES = 32 << 20
-_LEAST_FETCH_BYTES = 1 << 20
 
 
 class _Reader(threading.local):
@@ -60,9 +58,13 @@ class Readable(Protocol):
 
 
 class OpenedFile:
-    """One regular file. A FIFO or device by a checkpoint's name is refused before it can block us."""
+    """One regular file. A FIFO or device by a checkpoint's name is refused before it can block us.
 
-    def __init__(self, path: Path, pace: Pace | None = None) -> None:
+    `through`: it will be read from end to end, so the kernel reads far ahead; else here and there. Asking it for each part oneself
+    (POSIX_FADV_WILLNEED) costs twice the CPU: that fills the page cache by single pages.
+    """
+
+    def __init__(self, path: Path, pace: Pace | None = None, *, through: bool = False) -> None:
         self.path = path
         self._pace = pace or Pace()
         try:
@@ -74,6 +76,8 @@ class OpenedFile:
         if not stat.S_ISREG(self._status.st_mode):
             os.close(self._fd)
             raise BadInput(f"{printable(path)} is not a regular file", help="Name a checkpoint file, or the directory that holds them.")
+        with contextlib.suppress(OSError):  # only advice, and some file systems know none
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_SEQUENTIAL if through else os.POSIX_FADV_RANDOM)
 
     def part(self, start: int, length: int) -> "Part":
         """The bytes of a range, as if they were a file of their own."""
@@ -128,21 +132,12 @@ class OpenedFile:
         end = offset + length
         while offset < end:
             buffer = _READER.buffer_for(offset, end - offset)
-            count = self._read(buffer, offset, end)
+            count = os.preadv(self._fd, [buffer], offset)
             if count == 0:
                 return
             self._pace.read(count)
             yield buffer[:count]
             offset += count
-
-    def _read(self, buffer: memoryview, offset: int, end: int) -> int:
-        """Read what is in memory; where nothing is, have the disk read on while we compute: one read after the other gets half of it."""
-        with contextlib.suppress(OSError):  # not in memory (EAGAIN), or a file system that cannot say. See preadv2(2).
-            return os.preadv(self._fd, [buffer], offset, os.RWF_NOWAIT)
-        if end - offset >= _LEAST_FETCH_BYTES:
-            with contextlib.suppress(OSError):  # only advice, and some file systems know none
-                os.posix_fadvise(self._fd, offset, min(end - offset, _AHEAD_BYTES), os.POSIX_FADV_WILLNEED)
-        return os.preadv(self._fd, [buffer], offset)
 
 
 class Part:

@@ -82,7 +82,7 @@ class Verifier:
 
         A file that only lies `beside` a checkpoint is taken as it is, and compared with the first look at it.
         """
-        with OpenedFile(path, self._pace) as file:
+        with OpenedFile(path, self._pace, through=self.closeness.content) as file:
             known = self.ledger.known(path)
             identity = _identity(file)
             if known is not None and known.identity != identity:
