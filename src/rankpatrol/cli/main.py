@@ -67,6 +67,8 @@ def main() -> NoReturn:
 
 def _open_closed_outputs() -> None:
     """Behind `2>&-` the next file that is opened would be the standard error: it, or the output, leads nowhere instead."""
+    if None not in {sys.stdin, sys.stdout, sys.stderr}:
+        return
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
