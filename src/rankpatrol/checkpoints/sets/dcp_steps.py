@@ -7,6 +7,8 @@ model were trained later than others: what differs is a doubt, and becomes certa
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +21,7 @@ from rankpatrol.core.records import Record
 _STEP: Final = re.compile(r"(?:.*\.)?state\..+\.step")
 _SHARD: Final = re.compile(r"__(?P<rank>\d+)_\d+\.distcp")
 # A rank tells its step by as many values as these at least, all alike, and no more are read.
-_LEAST, _MOST = 2, 8
+_LEAST, _MOST = 2, 4
 _OLDER_MOST: Final = 3
 
 
@@ -69,12 +71,13 @@ def _step_of(folder: Path, rank: int, stored: list[Stored]) -> StepOf | None:
 
 
 def _numbers(folder: Path, stored: list[Stored]) -> Iterator[int]:
-    for one in stored:
-        with OpenedFile(folder / one.file) as file:
-            inside = inside_of(file.part(one.start_bytes, one.length_bytes))
-            step = inside.itself() if inside is not None else None
-            if step is not None:
-                yield step
+    for name, inside_it in groupby(stored, key=attrgetter("file")):
+        with OpenedFile(folder / name) as file:
+            for one in inside_it:
+                inside = inside_of(file.part(one.start_bytes, one.length_bytes))
+                step = inside.itself() if inside is not None else None
+                if step is not None:
+                    yield step
 
 
 def _same(one: Path, other: Path) -> bool:
