@@ -15,7 +15,7 @@ from rankpatrol.checkpoints.ledger import Ledger
 from rankpatrol.checkpoints.newest import as_candidate, judge, list_checkpoints, newest_good
 from rankpatrol.checkpoints.pace import Pace
 from rankpatrol.checkpoints.pointers import put_right, repairs, wrong_pointers
-from rankpatrol.checkpoints.quarantine import NotQuarantined, condemn, plan_quarantine, quarantine
+from rankpatrol.checkpoints.quarantine import NotQuarantined, Quarantine, condemn, plan_quarantine, quarantine
 from rankpatrol.checkpoints.report import STILL_WRITING_S, CheckpointReport, CheckpointVerdict, Selection
 from rankpatrol.checkpoints.verifier import Closeness, Verifier
 from rankpatrol.cli.places import Place
@@ -152,39 +152,40 @@ def repair(
         say(f"nothing was changed: no checkpoint in {click.format_filename(directory)} is good", err=True)
         sys.exit(_none_good(selection.rejected))
     planned = repairs(directory, selection, now_unix_s)
-    renames = plan_quarantine(selection) if with_quarantine else ()
-    left = 0
     for one in planned:
         if not dry_run:
             put_right(one)
-        _say(
-            as_json,
-            f"{'would make' if dry_run else 'made'} {one.pointer} say {one.becomes} (it said {one.was.strip()}); kept as {one.kept_as}",
-        )
-    renamed: list[str] = []
-    for bad in renames:
-        if dry_run or not yes:
+        done = "would make" if dry_run else "made"
+        _say(as_json, f"{done} {one.pointer} say {one.becomes} (it said {one.was.strip()}); kept as {one.kept_as}")
+    renames = plan_quarantine(selection) if with_quarantine else ()
+    renamed = [_set_aside(bad, selection, now_unix_s, as_json=as_json) for bad in renames] if yes and not dry_run else []
+    if not renamed:
+        for bad in renames:
             _say(as_json, f"would rename {bad.path} to {bad.becomes}: {bad.why}{'' if yes or dry_run else ' (give --yes to do it)'}")
-            left += 1
-            continue
-        report = next(report for report in selection.rejected if report.sentence == bad.why)
-        try:
-            proof = condemn(report, bad, unchanged_for_s=STILL_WRITING_S, now_unix_s=now_unix_s)
-            renamed.append(str(quarantine(bad, proof)))
-            _say(as_json, f"renamed {bad.path} to {renamed[-1]}: {bad.why}")
-        except NotQuarantined as problem:
-            left += 1
-            say(f"{problem}. {problem.help}", err=True)
     wrong = wrong_pointers(directory, selection, now_unix_s)
     if as_json:
-        _print_json(
-            {"newest_good": selection.newest_good.path, "repaired": planned, "quarantined": renamed, "dry_run": dry_run, "left": wrong}
-        )
+        done_so = [path for path in renamed if path is not None]
+        told = {"newest_good": selection.newest_good.path, "repaired": planned, "quarantined": done_so}
+        _print_json({**told, "dry_run": dry_run, "left": wrong})
     else:
         _print_reports(wrong, err=True)
         if not planned and not renames:
             say("no pointer needed a repair" if not wrong else "no pointer could be repaired", err=bool(wrong))
+    left = len(renames) - sum(path is not None for path in renamed)
     sys.exit(ExitCode.WARNING if wrong or left else ExitCode.OK)
+
+
+def _set_aside(bad: Quarantine, selection: Selection, now_unix_s: float, *, as_json: bool) -> str | None:
+    """Where a bad checkpoint went, or None where it was left, which is said."""
+    report = next(report for report in selection.rejected if report.sentence == bad.why)
+    try:
+        proof = condemn(report, bad, unchanged_for_s=STILL_WRITING_S, now_unix_s=now_unix_s)
+        target = str(quarantine(bad, proof))
+    except NotQuarantined as problem:
+        say(f"{problem}. {problem.help}", err=True)
+        return None
+    _say(as_json, f"renamed {bad.path} to {target}: {bad.why}")
+    return target
 
 
 @contextmanager

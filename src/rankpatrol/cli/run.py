@@ -38,17 +38,10 @@ def run(job_dir: Path | None, config: Path | None, record: bool, command: tuple[
     if not words:
         raise UsageProblem("there is no command to run", help="Write it last: rankpatrol run torchrun --nproc-per-node 4 train.py")
     check_command(words)
-    if unknown := strangers(os.environ):
-        said = ", ".join(f"{name} (did you mean {meant}?)" if meant else name for name, meant in unknown.items())
-        raise UsageProblem(f"no setting is called {said}", help="Put it right, or unset it: what was meant by it would not be done.")
+    _check_variables()
     settings = values(resolve(Sources.here(config), {name.replace("_", "-"): value for name, value in given.items()}))
     checkpoints: Path | None = settings["checkpoints"]
-    if checkpoints is None and any("{checkpoint}" in word for word in words):
-        raise UsageProblem(
-            "the command asks for {checkpoint}, but no checkpoints are known", help="Add --checkpoints DIR before the command."
-        )
-    if checkpoints is not None:
-        _check_checkpoints(checkpoints)
+    _check_checkpoints(checkpoints, words)
     name = _job_name(words)
     folder = make_job_dir(job_dir or settings["jobs_dir"] / f"{name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}")
     spec = JobSpec(
@@ -74,8 +67,20 @@ def run(job_dir: Path | None, config: Path | None, record: bool, command: tuple[
         _give_terminal_back()
 
 
-def _check_checkpoints(directory: Path) -> None:
+def _check_variables() -> None:
+    if unknown := strangers(os.environ):
+        said = ", ".join(f"{name} (did you mean {meant}?)" if meant else name for name, meant in unknown.items())
+        raise UsageProblem(f"no setting is called {said}", help="Put it right, or unset it: what was meant by it would not be done.")
+
+
+def _check_checkpoints(directory: Path | None, words: tuple[str, ...]) -> None:
     """A directory that is not there yet will be made by the training; one that cannot be read now is said before it matters."""
+    if directory is None:
+        if any("{checkpoint}" in word for word in words):
+            raise UsageProblem(
+                "the command asks for {checkpoint}, but no checkpoints are known", help="Add --checkpoints DIR before the command."
+            )
+        return
     if directory.exists() and not directory.is_dir():
         raise BadInput(f"{directory} is a file", help="--checkpoints names the directory in which the training saves.")
     if directory.exists() and not os.access(directory, os.R_OK | os.X_OK):
