@@ -13,7 +13,7 @@ from rankpatrol.checkpoints.verifier import Verifier
 from rankpatrol.drill.faults import make
 from rankpatrol.drill.faults.port import Moment
 from rankpatrol.drill.injected import chores
-from rankpatrol.drill.scene import Scene
+from rankpatrol.drill.scene import SAVE_EVERY_STEPS, Scene
 
 
 @pytest.fixture
@@ -43,6 +43,13 @@ def test_the_checkpoint_that_is_left_as_the_newest_good_one_is_the_one_to_resume
     assert selection.newest_good is not None
     assert selection.newest_good.step == fault.resume_step(scene)
     assert [Path(report.path).name for report in selection.rejected] == ([rejected] if rejected else [])
+
+
+@pytest.mark.parametrize("drawn", range(12, 29))
+def test_the_strike_meets_the_checkpoint_that_the_hang_leaves_as_the_newest(tmp_path: Path, drawn: int) -> None:
+    """The rank sleeps in its step, the file is spoilt once the step before is told: a save must lie behind both, and none between."""
+    step = make("F21-flipped").step(Scene(folder=tmp_path, ranks=4, rank=1, step=drawn))
+    assert (step - 2) // SAVE_EVERY_STEPS == step // SAVE_EVERY_STEPS >= 2
 
 
 def test_a_pointer_that_was_left_behind_is_told(scene: Scene) -> None:

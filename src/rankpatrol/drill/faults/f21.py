@@ -25,8 +25,9 @@ class CheckpointTruncated(SleepsBeforeCollective):
         return self.step(scene)
 
     def step(self, scene: Scene) -> int:
-        """Behind the second checkpoint, so that there is an older one."""
-        return scene.step + SAVE_EVERY_STEPS
+        """Behind the second checkpoint, so that there is an older one; and not so close behind a save that it may still go on."""
+        step = scene.step + SAVE_EVERY_STEPS
+        return step if step % SAVE_EVERY_STEPS > 1 else step + 2
 
     def strike(self, scene: Scene, moment: Moment) -> None:
         if self._spoilt is None and moment.step >= self.step(scene) - 1:
