@@ -311,6 +311,15 @@ def write_large(plan: dict[str, Any]) -> None:
             time.sleep(0.1)
 
 
+def die_in_half(plan: dict[str, Any]) -> None:
+    """Be killed in the middle of a save: what is on the disk is the first half of such a file."""
+    import signal  # ruff: ignore[PLC0415] - not imported into a user's interpreter before its time
+
+    with open(plan["before"], "rb") as before, open(plan["now"], "wb") as now:  # ruff: ignore[PTH123] - as below, no pathlib
+        now.write(before.read(os.path.getsize(plan["before"]) // 2))  # ruff: ignore[PTH202]
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def buffer_lines(_plan: dict[str, Any]) -> None:
     """Lines leave by the block, whatever the environment and the caller's `flush` say."""
     sys.stdout.reconfigure(line_buffering=False, write_through=False)  # type: ignore[union-attr]
