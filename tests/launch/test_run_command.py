@@ -210,3 +210,13 @@ def test_a_job_that_was_queued_again_gets_a_folder_beside_that_of_its_first_star
     assert make_job_dir(here / "job", again, "1") == make_job_dir(here / "job", joins, "1") == here / "job.1"
     assert make_job_dir(here / "job-1", joins, "1") == here / "job-1", "its user has named each start, and the first node was faster"
     assert make_job_dir(here / "job", None, "1") == here / "job.1"
+
+
+def test_ranks_that_torchrun_starts_past_the_shim_are_said_to_be_unwatched(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torchrun = here / "torchrun"
+    torchrun.write_text("#!/bin/sh\nexit 0\n")
+    torchrun.chmod(0o755)
+    monkeypatch.setenv("PATH", str(here), prepend=os.pathsep)
+    assert b"rankpatrol shim -- ./start.sh" in run("torchrun", "--no-python", "./start.sh", code=0).stderr
+    shutil.rmtree("job")
+    assert b"not watched" not in run("torchrun", "train.py", "--no-python", code=0).stderr

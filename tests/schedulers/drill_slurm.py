@@ -212,7 +212,7 @@ SCENES: dict[str, tuple[Callable[[Cluster], str], dict[str, object]]] = {
     "user-scancel": (user_scancel, {}),
     "time-limit": (time_limit, {}),
     "signal-ahead": (signal_ahead, {}),
-    "node-scripts": (node_scripts.node_scripts, {"hosts": True, "nodes": 1, "settings": node_scripts.SETTINGS}),
+    "node-scripts": (node_scripts.node_scripts, {"hosts": True, "nodes": 1, "more": node_scripts.SETTINGS}),
     "many-nodes": (many_nodes.bad_block, {"hosts": True, "nodes": many_nodes.NODES}),
     "many-nodes-cut": (many_nodes.cable_cut, {"hosts": True, "nodes": many_nodes.NODES + many_nodes.SPARE}),
     "many-nodes-cut-at-last": (many_nodes.cable_cut_at_last, {"hosts": True, "nodes": many_nodes.NODES + many_nodes.SPARE}),

@@ -14,9 +14,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "slurm"
 SCRIPTS = {"prolog": "prolog.sh", "epilog": "epilog.sh", "health": "health_check.sh"}
 # As the scripts' own first lines say, but for the paths and a shorter interval.
 SETTINGS = """
-Prolog={base}/bin/prolog
-Epilog={base}/bin/epilog
-HealthCheckProgram={base}/bin/health
+Prolog=BASE/bin/prolog
+Epilog=BASE/bin/epilog
+HealthCheckProgram=BASE/bin/health
 HealthCheckInterval=10
 HealthCheckNodeState=IDLE,CYCLE
 PrologEpilogTimeout=60

@@ -60,7 +60,7 @@ def test_the_third_equal_failure_moves_the_job_to_another_node(slurm: Cluster, t
     assert {place["node"] for event in begun for place in event["ranks"].values()} == {first}, "Slurm's name, which is not the host's here"
     assert [event["how"] for event in events(tmp_path) if event["kind"] == "incident_closed"] == ["ended", "ended", "requeued"]
     # The delay before its second start is told, so that nobody takes it for a fault.
-    wait_for(lambda: events(tmp_path, 1), 30)
+    wait_for(lambda: [event for event in events(tmp_path, 1) if event["kind"] == "queued"], 30)
     queued = next(event for event in events(tmp_path, 1) if event["kind"] == "queued")
     assert 4 < queued["at_unix_s"] - queued["since"] < 60
     slurm.slurm("scancel", job)

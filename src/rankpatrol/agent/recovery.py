@@ -109,7 +109,7 @@ class Recovery:
         def tell(report: StepReport) -> None:
             self._teller.step(state, report)
 
-        with leased(local_lease(self._run_dir), "the job's own agent", self._clock):
+        with leased(local_lease(self._run_dir), "the job's own agent", self._clock, self._run_dir.open_reserve):
             if self._requeued(state, outlook, proof, tell):
                 return True
             if state.diagnosis.not_to_be_ended:
