@@ -12,6 +12,7 @@ from rankpatrol.core.errors import BadInput
 from rankpatrol.core.records import ProcessId
 from rankpatrol.discover.records import FoundJob, FoundRank
 from rankpatrol.launch.rundir import JobSpec, LauncherExit, RankPlace, Released, RunDir
+from rankpatrol.launch.shim.naming import node_name
 from rankpatrol.system.files import write_once
 from rankpatrol.system.process import identify
 
@@ -56,7 +57,11 @@ class Attachment:
         self.run_dir.write(f"claims/{name}", Released(at_unix_s=time.time()))
         self._lead_to_log(rank)
         place = msgspec.structs.replace(
-            registration_of(rank, rank.world_size), attempt=self._attempt, node=socket.gethostname(), started_unix_s=time.time()
+            registration_of(rank, rank.world_size),
+            attempt=self._attempt,
+            node=node_name(),
+            host=socket.gethostname(),
+            started_unix_s=time.time(),
         )
         self.run_dir.write(f"ranks/{name}", place)
 
