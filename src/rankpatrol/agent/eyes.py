@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from rankpatrol.agent.log_watch import LogWatch
-from rankpatrol.agent.nodes.others import Alone, Others
+from rankpatrol.agent.nodes.others import Alone, Others, Sight
 from rankpatrol.agent.roster import Attempt
 from rankpatrol.agent.within import lines_of, marks_of, recordings_of, with_known_lines
 from rankpatrol.collect.processes import process_tree, sample_process
@@ -90,7 +90,7 @@ class Eyes:
             at_unix_s=self._clock.unix_s(),
             world_size=self.attempt.world_size() if self.attempt else 0,
             ranks=tuple(sorted((*with_connections(samples), *seen_elsewhere.ranks), key=lambda sample: sample.rank)),
-            silent_nodes=self.others.silent(self._group()),
+            silent_nodes=self._silent_nodes(seen_elsewhere),
         )
         self.kills_elsewhere = seen_elsewhere.kills
         if len(self.looks) > 1:
@@ -154,6 +154,11 @@ class Eyes:
         """Those of this node: a pid means something on one node alone."""
         elsewhere = self.attempt.elsewhere if self.attempt else frozenset()
         return {rank: sample for rank, sample in self.processes.items() if rank not in elsewhere}
+
+    def _silent_nodes(self, seen: Sight) -> dict[str, float]:
+        """A node that has just shown its ranks is none, however long that took it."""
+        shown = {sample.node for sample in seen.ranks if isinstance(sample.process, ProcessSample)}
+        return {node: since_s for node, since_s in self.others.silent(self._group()).items() if node not in shown}
 
     def _group(self) -> str | None:
         return self.attempt.group if self.attempt else None

@@ -39,6 +39,8 @@ from rankpatrol.system.clock import Clock
 from rankpatrol.system.files import write_atomic
 
 _HOST_S = 6.0
+# A close look takes up to some ten seconds, a light round some milliseconds.
+_TURN_S = 0.5
 _COPIES = "evidence"
 _NOT_HERE = "this node has no ranks of that attempt"
 
@@ -51,6 +53,7 @@ class NodeService:
         self._eyes = Eyes(spec.job, Path(spec.job_dir), clock)
         self._scheduler = LocalScheduler(run_dir)
         self._turn = threading.RLock()
+        self._told = (-1, Light())
         self._greeted_at_s: float | None = None
         self._answers: dict[str, Callable[[bytes], object]] = {
             "hello": self._hello,
@@ -75,10 +78,8 @@ class NodeService:
 
     def state(self) -> bytes:
         """What this node tells now, after a light round."""
-        with self._turn:
-            numbers = self._run_dir.claimed_attempts()[-2:]
-            attempts = [read_attempt(self._run_dir, number) for number in numbers]
-            light = self._light(attempts[-1]) if attempts else Light()
+        attempts = [read_attempt(self._run_dir, number) for number in self._run_dir.claimed_attempts()[-2:]]
+        light = self._light_now(attempts[-1]) if attempts else Light()
         state = NodeState(
             version=VERSION,
             release=__version__,
@@ -101,6 +102,16 @@ class NodeService:
         numbers = self._run_dir.claimed_attempts()
         attempt = read_attempt(self._run_dir, numbers[-1]) if numbers else None
         return (-1, 0) if attempt is None else (attempt.number, len(attempt.exits) + len(attempt.gone) + 1000 * len(attempt.places))
+
+    def _light_now(self, attempt: Attempt) -> Light:
+        """While a close look is under way the last one stands: a node that says nothing meanwhile would count as lost."""
+        if self._turn.acquire(timeout=_TURN_S):
+            try:
+                self._told = (attempt.number, self._light(attempt))
+            finally:
+                self._turn.release()
+        number, light = self._told
+        return light if number == attempt.number else Light()
 
     def _light(self, attempt: Attempt) -> Light:
         before = self._eyes.attempt
