@@ -195,6 +195,8 @@ class Agent:
 
     def _fix_resume_point(self, number: int) -> None:
         """Its shims wait for this word; after a crash nobody has said it yet."""
+        if self._others.cut_off():
+            return  # one word for all nodes, and it is the first one's: another here would start a part of the job from elsewhere
         outlook = self.desk.outlook()
         if number == 0 or not (self._spec.checkpoints or outlook.says_something()):
             return

@@ -98,8 +98,8 @@ class Recovery:
         group = self._run_dir.group_of(state.attempt)
         if (ordered := self._run_dir.read("ending.json", OrderedEnd) or self._eyes.others.ordered(group)) is not None:
             raise NotRecovered(f"the job was told to end by {ordered.signal}: it ends by itself", help="A job that was ended stays ended.")
-        if self._spec.cluster is not None and not self._roster.read(state.attempt).complete():
-            raise NotRecovered(f"not all ranks of attempt {state.attempt} are known: other nodes cannot be heard", help=_PART)
+        if self._spec.cluster is not None and (why := self._a_part(state.attempt)):
+            raise NotRecovered(why, help=_PART)
         local = self._run_dir.spool / "incidents" / Path(bundle).name
         proof = reopen(local if local.exists() else Path(bundle))
 
@@ -111,6 +111,16 @@ class Recovery:
                 return
             if not execute(self._plan(state, outlook), proof, self.scheduler, self._clock, tell):
                 raise NotRecovered(f"attempt {state.attempt} could not be ended")
+
+    def _a_part(self, number: int) -> str:
+        """Why this node would end a part of the job only. Whoever hears half of the nodes or less may be the one that is cut off."""
+        attempt = self._roster.read(number)
+        if not attempt.complete():
+            return f"not all ranks of attempt {number} are known: other nodes cannot be heard"
+        silent, nodes = self._eyes.others.silent(attempt.group), {place.node for place in attempt.places}
+        if silent and 2 * len(silent) >= len(nodes):
+            return f"only {len(nodes) - len(silent)} of {len(nodes)} nodes are heard: this one may be the one that is cut off"
+        return ""
 
     def _requeued(self, state: IncidentState, outlook: Outlook, proof: SealedBundle, tell: Tell) -> bool:
         """Restarts in place come first. Where those have ended, another node may do: True where Slurm has queued the job again."""

@@ -1,0 +1,153 @@
+"""What would end a part of a job, start its nodes from different checkpoints, or blame a node that only was busy."""
+
+import json
+import threading
+
+import msgspec
+import pytest
+from test_other_nodes import Cluster, place, state
+
+from clocks import FakeClock
+from rankpatrol.act.plan import Outlook
+from rankpatrol.agent.agent import Agent
+from rankpatrol.agent.eyes import Eyes
+from rankpatrol.agent.nodes.others import CutOff, Sight
+from rankpatrol.agent.nodes.service import NodeService
+from rankpatrol.agent.nodes.wire import NodeState, OfGroup, pack, unpack
+from rankpatrol.agent.recovery import NotRecovered, Recovery
+from rankpatrol.agent.roster import Roster
+from rankpatrol.agent.teller import Teller
+from rankpatrol.agent.voice import Voice
+from rankpatrol.core.diagnosis import Certainty, Diagnosis
+from rankpatrol.incident.records import IncidentState, Stage
+from rankpatrol.launch.rundir import ROOMS, JobSpec, RunDir
+from rankpatrol.launch.rundir import Cluster as Seats
+from scenes import process, rank, stack
+
+PORT = '{"MASTER_PORT":"1"}'
+FOUND = Diagnosis(verdict="hang", cause="rank_blocked", culprit_ranks=(1,), certainty=Certainty.SUPPORTED, sentence="rank 1 sleeps")
+
+
+def spec_of(folder, **facts):
+    plain = {"job": "job", "job_dir": str(folder), "command": ("train",), "policy": "recover", "patience_s": 180.0, "checkpoints": None}
+    return JobSpec(**{**plain, "started_unix_s": 1.8e9, "cluster": Seats(node="n1", first=True, run="r"), **facts})
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    for room in ROOMS:
+        (tmp_path / "run" / room).mkdir(parents=True)
+    return RunDir(tmp_path / "run")
+
+
+@pytest.fixture
+def cluster(run_dir, request):
+    made = Cluster(run_dir.spool, request.node.name)
+    yield made
+    made.close()
+
+
+def opened(run_dir, number, ranks=(), *, by_shim=True, node="n1", **group):
+    opener = {"shim_pid": 9} if by_shim else {}
+    told = {"group": {"MASTER_PORT": "1", "restarts": number, **group}, **opener}
+    (run_dir.path / "openings" / f"{number}.json").write_text(json.dumps(told))
+    (run_dir.path / "claims" / f"{number}.0.json").write_text("{}")
+    for each in ranks:
+        run_dir.write(f"ranks/{number}.{each}.json", place(each, node, attempt=number))
+
+
+def test_attempts_behind_one_unchanging_port_are_told_apart(run_dir):
+    for number in range(3):
+        opened(run_dir, number)
+    opened(run_dir, 3, MASTER_PORT="2")
+    groups = [run_dir.group_of(number) for number in range(4)]
+    assert groups == [PORT, '{"MASTER_PORT":"1","again":1}', '{"MASTER_PORT":"1","again":2}', '{"MASTER_PORT":"2"}']
+
+
+def test_of_a_job_that_was_found_nothing_is_counted_since_each_node_found_it_at_another_time(run_dir):
+    for number in range(2):
+        opened(run_dir, number, by_shim=False)
+    assert run_dir.group_of(1) == PORT
+
+
+def test_an_order_about_the_attempt_before_does_not_touch_the_one_that_runs(run_dir, tmp_path):
+    opened(run_dir, 0)
+    opened(run_dir, 1, [0])
+    run_dir.path.joinpath("shims").mkdir(exist_ok=True)
+    service = NodeService(spec_of(tmp_path), run_dir, "n2", FakeClock())
+    service.answer("release", pack(OfGroup(group=PORT)))
+    assert (run_dir.path / "released.0.json").exists()
+    assert not (run_dir.path / "released.1.json").exists()
+
+
+def test_the_ends_of_another_nodes_last_attempt_are_no_ends_of_the_new_one(run_dir, cluster):
+    opened(run_dir, 0)
+    opened(run_dir, 1, [0])
+    cluster.node("n2").tell(pack(state("n2", [1], group=PORT)))
+    assert [each.rank for each in Roster(run_dir, cluster.others).current().places] == [0]
+
+
+def test_half_of_the_nodes_is_no_ground_to_end_anything(run_dir, tmp_path):
+    opened(run_dir, 0, [0], world_size=4)
+    room = Cluster(run_dir.spool, "half")
+    try:
+        nodes = {name: room.node(name) for name in ("n2", "n3", "n4")}
+        for number, (name, node) in enumerate(nodes.items(), start=1):
+            node.tell(pack(state(name, [number], group=run_dir.group_of(0))))
+        clock = room.clock
+        spec = spec_of(tmp_path)
+        recovery = Recovery(spec, run_dir, Eyes("job", tmp_path, clock, room.others), clock, Teller(spec, run_dir, clock, Voice()))
+        before = IncidentState(incident=1, attempt=0, stage=Stage.SEALED, onset_unix_s=1.8e9, diagnosis=FOUND)
+        assert Roster(run_dir, room.others).current().complete()
+        clock.advance(20.0)
+        nodes["n2"].tell(pack(state("n2", [1], group=run_dir.group_of(0))))
+        with pytest.raises(NotRecovered, match="only 2 of 4 nodes are heard"):
+            recovery.recover(before, "no bundle is needed for doing nothing", Outlook())
+        assert room.asked == []
+    finally:
+        room.close()
+
+
+class Busy(CutOff):
+    """Another node, whose look took so long that its last word is old."""
+
+    def look(self, group, name, *, full):
+        sample = rank(1, process(11), stack(11, ("main", "t.py", 1)))
+        return lambda: Sight(ranks=(msgspec.structs.replace(sample, node="n2"),))
+
+    def silent(self, group):
+        return {"n2": 9.0, "n3": 30.0}
+
+
+def test_a_node_that_was_busy_looking_is_not_called_silent(tmp_path):
+    seen = Eyes("job", tmp_path, FakeClock(), Busy()).look()
+    assert seen.silent_nodes == {"n3": 30.0}
+
+
+def test_a_node_goes_on_telling_while_it_looks_closely(run_dir, tmp_path):
+    opened(run_dir, 0, [1])
+    service = NodeService(spec_of(tmp_path), run_dir, "n2", FakeClock())
+    looking, done = threading.Event(), threading.Event()
+
+    def look():
+        with service._turn:
+            looking.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=look)
+    before = unpack(service.state(), NodeState)
+    thread.start()
+    looking.wait(60)
+    try:
+        assert unpack(service.state(), NodeState).light == before.light
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_node_that_is_cut_off_says_nothing_of_where_the_next_attempt_starts(run_dir, tmp_path, monkeypatch):
+    opened(run_dir, 0, [1])
+    agent = Agent(spec_of(tmp_path, policy="observe"), run_dir, FakeClock(), Voice(), CutOff())
+    monkeypatch.setattr(agent.desk, "outlook", lambda: Outlook(not_before_unix_s=2e9))
+    agent._fix_resume_point(1)
+    assert not (run_dir.path / "resume" / "1.json").exists()
