@@ -1,6 +1,7 @@
 """What would end a part of a job, start its nodes from different checkpoints, or blame a node that only was busy."""
 
 import json
+import queue
 import threading
 
 import msgspec
@@ -11,16 +12,18 @@ from clocks import FakeClock
 from rankpatrol.act.plan import Outlook
 from rankpatrol.agent.agent import Agent
 from rankpatrol.agent.eyes import Eyes
+from rankpatrol.agent.nodes.joined import JoinedScheduler
 from rankpatrol.agent.nodes.others import CutOff, Sight
 from rankpatrol.agent.nodes.service import NodeService
-from rankpatrol.agent.nodes.wire import NodeState, OfGroup, pack, unpack
+from rankpatrol.agent.nodes.wire import Greeting, NodeState, OfGroup, StartNext, pack, unpack
 from rankpatrol.agent.recovery import NotRecovered, Recovery
 from rankpatrol.agent.roster import Roster
 from rankpatrol.agent.teller import Teller
 from rankpatrol.agent.voice import Voice
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
+from rankpatrol.core.starts import NextStart
 from rankpatrol.incident.records import IncidentState, Stage
-from rankpatrol.launch.rundir import ROOMS, JobSpec, RunDir
+from rankpatrol.launch.rundir import ROOMS, JobSpec, ResumePoint, RunDir
 from rankpatrol.launch.rundir import Cluster as Seats
 from scenes import process, rank, stack
 
@@ -151,3 +154,55 @@ def test_a_node_that_is_cut_off_says_nothing_of_where_the_next_attempt_starts(ru
     monkeypatch.setattr(agent.desk, "outlook", lambda: Outlook(not_before_unix_s=2e9))
     agent._fix_resume_point(1)
     assert not (run_dir.path / "resume" / "1.json").exists()
+
+
+def heard_greeting(others, greeted, until):
+    """What a node is told by a greeting, once it is what we wait for."""
+    while True:
+        others.lines()
+        word = unpack(greeted.get(timeout=60), Greeting)
+        if until(word):
+            return word
+
+
+def test_a_word_that_stands_is_told_to_nodes_that_were_not_there_when_it_was_said(run_dir, cluster):
+    opened(run_dir, 0)
+    opened(run_dir, 1, [0], MASTER_PORT="2")
+    run_dir.write("resume/1.json", ResumePoint(checkpoint="step-8", step=8, by="shim"))
+    greeted = queue.Queue()
+    node = cluster.node("n2")
+    node.serve(lambda command, body: greeted.put(body) or pack(""))
+    node.tell(pack(state("n2", [1])))
+    JoinedScheduler(run_dir, cluster.others).repeat(1)
+    word = heard_greeting(cluster.others, greeted, lambda word: word.start is not None)
+    assert (word.start.start.checkpoint, word.start.group) == ("step-8", '{"MASTER_PORT":"2"}')
+    cluster.others.greet_with(newest_good=ResumePoint(checkpoint="step-9", step=9, by="agent"))
+    word = heard_greeting(cluster.others, greeted, lambda word: word.newest_good is not None)
+    assert (word.newest_good.checkpoint, word.start.start.checkpoint) == ("step-9", "step-8")
+
+
+def test_a_node_without_a_word_starts_from_what_all_know_to_be_good(run_dir, tmp_path):
+    opened(run_dir, 0)
+    opened(run_dir, 1, MASTER_PORT="2")
+    service = NodeService(spec_of(tmp_path), run_dir, "n2", FakeClock())
+    good = ResumePoint(checkpoint="step-9", step=9, by="agent")
+    service.answer("hello", pack(Greeting(newest_good=good)))
+    assert run_dir.read("newest_good.json", ResumePoint) == good
+    start = StartNext(start=NextStart(attempt=7, checkpoint="step-8", step=8), group='{"MASTER_PORT":"2"}', after=None)
+    service.answer("hello", pack(Greeting(start=start)))
+    assert run_dir.read("resume/1.json", ResumePoint).checkpoint == "step-8"
+    other = msgspec.structs.replace(start, start=NextStart(attempt=7, checkpoint="step-6"))
+    assert "another word stands there: step-8" in unpack(service.answer("start_next", pack(other)), str)
+
+
+def test_a_spare_node_keeps_no_word_for_an_attempt_that_it_is_no_part_of(run_dir, tmp_path):
+    service = NodeService(spec_of(tmp_path), run_dir, "n5", FakeClock())
+    start = StartNext(start=NextStart(attempt=3, checkpoint="step-8"), group=None, after=PORT)
+    assert "not known there yet" in unpack(service.answer("start_next", pack(start)), str)
+    assert not list((run_dir.path / "resume").iterdir()), "it would stand when this node joins a later attempt"
+
+
+def test_a_resident_agent_writes_nothing_down_for_ranks_that_it_only_looks_at(run_dir, tmp_path):
+    service = NodeService(spec_of(tmp_path, attached=True), run_dir, "n2", FakeClock())
+    service.answer("hello", pack(Greeting(newest_good=ResumePoint(checkpoint="x", step=1, by="agent"))))
+    assert not (run_dir.path / "newest_good.json").exists()

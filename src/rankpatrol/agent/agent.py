@@ -187,6 +187,7 @@ class Agent:
         if before is not None and seen.number != before.number:
             self._recovery.set_bad_checkpoints_aside(seen.number)
         self._fix_resume_point(seen.number)
+        self._recovery.scheduler.repeat(seen.number)
         if before is None or seen.number != before.number:
             self._eyes.begin(seen)
         self._eyes.attempt = seen
@@ -211,7 +212,9 @@ class Agent:
         if good is not None and good != self._published:
             self._published = good
             suspects = self.desk.outlook().suspect_files
-            self._run_dir.write("newest_good.json", ResumePoint(checkpoint=good.path, step=good.step, by="agent", suspect_files=suspects))
+            point = ResumePoint(checkpoint=good.path, step=good.step, by="agent", suspect_files=suspects)
+            self._others.greet_with(newest_good=point)
+            self._run_dir.write("newest_good.json", point)
 
     def _begin_attempt(self, attempt: Attempt) -> None:
         if attempt.number not in self._teller.begun:

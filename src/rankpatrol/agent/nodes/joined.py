@@ -3,8 +3,9 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from rankpatrol.agent.nodes.others import Others
+from rankpatrol.agent.nodes.wire import StartNext
 from rankpatrol.core.starts import NextStart
-from rankpatrol.launch.rundir import RunDir
+from rankpatrol.launch.rundir import ResumePoint, RunDir
 from rankpatrol.schedulers.local import LocalScheduler
 from rankpatrol.schedulers.port import EndReport
 
@@ -17,6 +18,7 @@ class JoinedScheduler:
     def __init__(self, run_dir: RunDir, others: Others) -> None:
         self._run_dir, self._others = run_dir, others
         self._own = LocalScheduler(run_dir)
+        self._repeated: int | None = None
 
     def describe(self) -> dict[str, object]:
         lines = self._others.lines()
@@ -28,6 +30,21 @@ class JoinedScheduler:
         told = start if standing == start.checkpoint else NextStart(attempt=start.attempt, checkpoint=standing)
         self._others.start_next(told, self._run_dir.group_of(start.attempt), self._run_dir.group_of(start.attempt - 1))
         return standing
+
+    def repeat(self, attempt: int) -> None:
+        """Have the others told again how this attempt starts, whoever said it: an agent before us, or our shims when nobody had."""
+        point = None if attempt == self._repeated else self._run_dir.read(f"resume/{attempt}.json", ResumePoint)
+        if point is None:
+            return
+        self._repeated = attempt
+        start = NextStart(
+            attempt=attempt,
+            checkpoint=point.checkpoint,
+            step=point.step,
+            suspect_files=point.suspect_files,
+            not_before_unix_s=point.not_before_unix_s,
+        )
+        self._others.greet_with(start=StartNext(start=start, group=self._run_dir.group_of(attempt), after=None))
 
     def end_job(self) -> str:
         """Torchrun ends its ranks in order; its peers on other nodes are told the same, since they would wait for it."""

@@ -5,11 +5,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from rankpatrol.agent.nodes.wire import Ended, Light, Part
+from rankpatrol.agent.nodes.wire import Ended, Light, Part, StartNext
 from rankpatrol.core.records import Missing, Record
 from rankpatrol.core.snapshot import FlightRecording, RankSample
 from rankpatrol.core.starts import NextStart
-from rankpatrol.launch.rundir import OrderedEnd
+from rankpatrol.launch.rundir import OrderedEnd, ResumePoint
 
 
 class NodeLine(Record, frozen=True, kw_only=True):
@@ -53,6 +53,10 @@ class Others(Protocol):
 
     def start_next(self, start: NextStart, group: str | None, after: str | None) -> dict[str, str]:
         """Tell them how an attempt starts; by node why one could not be told."""
+        ...
+
+    def greet_with(self, *, newest_good: ResumePoint | None = None, start: StartNext | None = None) -> None:
+        """Repeat this to them every few seconds; what is None stays as it was."""
         ...
 
     def release(self, group: str | None) -> None:
@@ -120,6 +124,9 @@ class Alone:
 
     def start_next(self, start: NextStart, group: str | None, after: str | None) -> dict[str, str]:
         return {}
+
+    def greet_with(self, *, newest_good: ResumePoint | None = None, start: StartNext | None = None) -> None:
+        return None
 
     def release(self, group: str | None) -> None:
         return None

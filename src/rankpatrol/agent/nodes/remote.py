@@ -13,6 +13,7 @@ from rankpatrol.agent.nodes.others import NodeLine, Sight
 from rankpatrol.agent.nodes.times import in_our_time
 from rankpatrol.agent.nodes.wire import (
     Ended,
+    Greeting,
     Light,
     Look,
     NodeState,
@@ -32,7 +33,7 @@ from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import FlightRecording, RankSample
 from rankpatrol.core.starts import NextStart
 from rankpatrol.exchange.port import Exchange
-from rankpatrol.launch.rundir import OrderedEnd
+from rankpatrol.launch.rundir import OrderedEnd, ResumePoint
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.files import write_atomic
 
@@ -63,6 +64,7 @@ class OtherNodes:
         self._heard_since: set[str] = set()
         self._kept: dict[str, str | None] = {}
         self._greeted_at_s = float("-inf")
+        self._greeting = Greeting()
         self._greeter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="greeter")
         self._recall()
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="other-nodes")
@@ -112,6 +114,10 @@ class OtherNodes:
 
     def start_next(self, start: NextStart, group: str | None, after: str | None) -> dict[str, str]:
         return self._order(self._heard(), "start_next", pack(StartNext(start=start, group=group, after=after)))
+
+    def greet_with(self, *, newest_good: ResumePoint | None = None, start: StartNext | None = None) -> None:
+        self._greeting = Greeting(newest_good=newest_good or self._greeting.newest_good, start=start or self._greeting.start)
+        self._greeted_at_s = float("-inf")
 
     def release(self, group: str | None) -> None:
         self._order(self._with(group), "release", pack(OfGroup(group=group or "")))
@@ -214,7 +220,7 @@ class OtherNodes:
         now_s = self._clock.mono_s()
         if now_s - self._greeted_at_s >= _GREET_EVERY_S:
             self._greeted_at_s = now_s
-            self._greeter.submit(self._exchange.scatter, tuple(self._known), "hello", b"", _GREET_EVERY_S / 2)
+            self._greeter.submit(self._exchange.scatter, tuple(self._known), "hello", pack(self._greeting), _GREET_EVERY_S / 2)
 
     def _age_s(self, node: "_Node") -> float:
         return max(0.0, self._clock.mono_s() - node.heard_at_s)

@@ -12,6 +12,7 @@ from rankpatrol.agent.eyes import Eyes
 from rankpatrol.agent.nodes.wire import (
     VERSION,
     Ended,
+    Greeting,
     Light,
     Look,
     NodeState,
@@ -33,7 +34,7 @@ from rankpatrol.core.snapshot import ProcessSample
 from rankpatrol.evidence.host import host_facts, kernel_log
 from rankpatrol.evidence.redact import redact_json
 from rankpatrol.formats.kernel_log import kills
-from rankpatrol.launch.rundir import JobSpec, LauncherExit, OrderedEnd, Released, RunDir
+from rankpatrol.launch.rundir import JobSpec, LauncherExit, OrderedEnd, Released, ResumePoint, RunDir
 from rankpatrol.schedulers.local import LocalScheduler
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.files import write_atomic
@@ -54,6 +55,7 @@ class NodeService:
         self._scheduler = LocalScheduler(run_dir)
         self._turn = threading.RLock()
         self._told = (-1, Light())
+        self._newest_good: ResumePoint | None = None
         self._greeted_at_s: float | None = None
         self._answers: dict[str, Callable[[bytes], object]] = {
             "hello": self._hello,
@@ -137,8 +139,15 @@ class NodeService:
         numbers = [number for number in self._run_dir.claimed_attempts() if self._run_dir.group_of(number) == group]
         return read_attempt(self._run_dir, numbers[-1]) if numbers else None
 
-    def _hello(self, _body: bytes) -> str:
-        return ""
+    def _hello(self, body: bytes) -> str:
+        told = unpack(body, Greeting) if body else Greeting()
+        if self._spec.attached:  # whose ranks nobody starts through us
+            return ""
+        if told.newest_good is not None and told.newest_good != self._newest_good:
+            self._run_dir.write("newest_good.json", told.newest_good)
+            self._newest_good = told.newest_good
+        begun = told.start is not None and self._attempt(told.start.group or "") is not None
+        return self._write_start(told.start) if told.start is not None and begun else ""
 
     def _look(self, body: bytes) -> Seen:
         asked = unpack(body, Look)
@@ -186,20 +195,26 @@ class NodeService:
 
     def _start_next(self, body: bytes) -> str:
         """Nobody's word but the judging agent's: so all nodes start from the same checkpoint."""
-        asked = unpack(body, StartNext)
+        return self._write_start(unpack(body, StartNext))
+
+    def _write_start(self, asked: StartNext) -> str:
         number = self._number(asked)
+        if number is None:
+            return "which attempt is meant is not known there yet"
         try:
-            self._scheduler.resume_from(msgspec.structs.replace(asked.start, attempt=number))
+            standing = self._scheduler.resume_from(msgspec.structs.replace(asked.start, attempt=number))
         except OSError as problem:
             return f"it cannot be written down: {problem.strerror}"
-        return ""
+        return "" if standing == asked.start.checkpoint else f"another word stands there: {standing or 'no checkpoint'}"
 
-    def _number(self, asked: StartNext) -> int:
+    def _number(self, asked: StartNext) -> int | None:
+        """Of our own count; None where neither it nor the one before is here: the first word stands, also a wrong one."""
         here = self._attempt(asked.group) if asked.group else None
         if here is not None:
             return here.number
         before = self._attempt(asked.after) if asked.after else None
-        return before.number + 1 if before is not None else len(self._run_dir.claimed_attempts())
+        begun = self._run_dir.claimed_attempts()
+        return before.number + 1 if before is not None and before.number == begun[-1] else None
 
     def _release(self, body: bytes) -> str:
         attempt = self._attempt(unpack(body, OfGroup).group)

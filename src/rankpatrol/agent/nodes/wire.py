@@ -10,7 +10,7 @@ from rankpatrol.core.records import Missing, Record
 from rankpatrol.core.snapshot import LogSample, Marks, ProcessSample, RankSample
 from rankpatrol.core.starts import NextStart
 from rankpatrol.judge.records import RankActivity
-from rankpatrol.launch.rundir import LauncherExit, OrderedEnd, RankExit, RankPlace
+from rankpatrol.launch.rundir import LauncherExit, OrderedEnd, RankExit, RankPlace, ResumePoint
 
 # Another number is another meaning of these records: such a node is told apart, not guessed at.
 VERSION = 1
@@ -98,6 +98,16 @@ class StartNext(Record, frozen=True, kw_only=True):
     start: NextStart
     group: str | None
     after: str | None
+
+
+class Greeting(Record, frozen=True, kw_only=True):
+    """What the judging agent says every few seconds: the newest verified checkpoint, and how the attempt that runs started.
+
+    So whoever has not heard an order, has joined since, or must start its ranks without any word, starts them from where all others do.
+    """
+
+    newest_good: ResumePoint | None = None
+    start: StartNext | None = None
 
 
 class Ended(Record, frozen=True, kw_only=True):
