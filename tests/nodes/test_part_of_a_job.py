@@ -11,6 +11,7 @@ from test_other_nodes import Cluster, place, state
 from clocks import FakeClock
 from rankpatrol.act.plan import Outlook
 from rankpatrol.agent.agent import Agent
+from rankpatrol.agent.ending import target_of
 from rankpatrol.agent.eyes import Eyes
 from rankpatrol.agent.nodes.joined import JoinedScheduler
 from rankpatrol.agent.nodes.others import CutOff, Sight
@@ -20,9 +21,12 @@ from rankpatrol.agent.recovery import NotRecovered, Recovery
 from rankpatrol.agent.roster import Roster
 from rankpatrol.agent.teller import Teller
 from rankpatrol.agent.voice import Voice
+from rankpatrol.cli.jobs import run_dir_of
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
+from rankpatrol.core.errors import BadInput
 from rankpatrol.core.starts import NextStart
 from rankpatrol.incident.records import IncidentState, Stage
+from rankpatrol.launch.pauses import Pause, job_switch, lift_pause, set_pause
 from rankpatrol.launch.rundir import ROOMS, JobSpec, ResumePoint, RunDir
 from rankpatrol.launch.rundir import Cluster as Seats
 from scenes import process, rank, stack
@@ -206,3 +210,33 @@ def test_a_resident_agent_writes_nothing_down_for_ranks_that_it_only_looks_at(ru
     service = NodeService(spec_of(tmp_path, attached=True), run_dir, "n2", FakeClock())
     service.answer("hello", pack(Greeting(newest_good=ResumePoint(checkpoint="x", step=1, by="agent"))))
     assert not (run_dir.path / "newest_good.json").exists()
+
+
+def test_a_pause_on_any_node_of_the_job_is_a_pause(run_dir, cluster, tmp_path):
+    opened(run_dir, 0, [0])
+    set_pause(job_switch(run_dir), Pause(since_unix_s=1.8e9, by="ada@n2"))
+    there = unpack(NodeService(spec_of(tmp_path), run_dir, "n2", FakeClock()).state(), NodeState)
+    assert there.paused.by == "ada@n2"
+    lift_pause(job_switch(run_dir), "job")
+    cluster.node("n2").tell(pack(state("n2", [1], paused=there.paused)))
+    clock, spec = cluster.clock, spec_of(tmp_path)
+    eyes = Eyes("job", tmp_path, clock, cluster.others)
+    recovery = Recovery(spec, run_dir, eyes, clock, Teller(spec, run_dir, clock, Voice()))
+    assert recovery.pause_known() is None, "it holds no rank of this attempt yet"
+    eyes.attempt = Roster(run_dir, cluster.others).current()
+    assert (recovery.pause_known().by, recovery.paused().by) == ("ada@n2", "ada@n2")
+
+
+def test_nobody_can_end_one_nodes_part_by_hand(run_dir, tmp_path):
+    (tmp_path / "job.json").write_bytes(msgspec.json.encode({"run_dir": str(run_dir.path), **msgspec.to_builtins(spec_of(tmp_path))}))
+    with pytest.raises(BadInput, match="from here only the ranks of this one") as refused:
+        target_of(str(tmp_path), FakeClock())
+    assert "rankpatrol run" in refused.value.help
+
+
+def test_who_asks_on_another_node_is_told_where_to_ask(tmp_path):
+    spec = spec_of(tmp_path, cluster=Seats(node="n1\x1b", first=True, run="r"))
+    (tmp_path / "job.json").write_bytes(msgspec.json.encode({"run_dir": "/not/here", **msgspec.to_builtins(spec)}))
+    with pytest.raises(BadInput) as refused:
+        run_dir_of(tmp_path)
+    assert "first node is n1\N{REPLACEMENT CHARACTER}." in refused.value.help

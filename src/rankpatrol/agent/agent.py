@@ -124,7 +124,7 @@ class Agent:
         self._mind_people()
         self._teller.room(attempt, full=self._run_dir.is_full())
         self._write_state()
-        return self._teller.one_line(attempt, self._eyes.best_step(), self.desk.open_incident(), self._recovery.switches.latest())
+        return self._teller.one_line(attempt, self._eyes.best_step(), self.desk.open_incident(), self._recovery.pause_known())
 
     def finished(self) -> bool:
         """True once CMD has ended; the last events are then written."""
@@ -163,7 +163,7 @@ class Agent:
     def _mind_people(self) -> None:
         """What people have said since the last round: a pause, its end, an answer to the open question."""
         number = self._eyes.attempt.number if self._eyes.attempt else 0
-        pause = self._recovery.switches.latest()
+        pause = self._recovery.pause_known()
         self._teller.pause(number, pause)
         before = self.desk.open_incident()
         if pause is None:
@@ -333,7 +333,7 @@ class Agent:
     def _state(self, ended: str | None = None) -> bytes:
         view = JobView(self._spec, self._eyes, self._judge_state, self.desk.state, self._recovery.checkpoints.latest(), ended)
         view = view._replace(
-            pause=self._recovery.switches.latest(),
+            pause=self._recovery.pause_known(),
             question=self._question(),
             asides=self._asides.open(),
             nodes=self._others.lines(),

@@ -155,7 +155,15 @@ class Recovery:
 
     def paused(self) -> Pause | None:
         """The pause that stands at this moment."""
-        return self.switches.now(SWITCH_S)
+        return self.switches.now(SWITCH_S) or self._paused_elsewhere()
+
+    def pause_known(self) -> Pause | None:
+        """The same as it is known, without waiting."""
+        return self.switches.latest() or self._paused_elsewhere()
+
+    def _paused_elsewhere(self) -> Pause | None:
+        attempt = self._eyes.attempt
+        return self._eyes.others.paused(None if attempt is None else attempt.group)
 
     def answer_command(self, incident: int) -> str:
         """What a person types to say yes."""

@@ -9,6 +9,7 @@ from rankpatrol.agent.nodes.wire import Ended, Light, Part, StartNext
 from rankpatrol.core.records import Missing, Record
 from rankpatrol.core.snapshot import FlightRecording, RankSample
 from rankpatrol.core.starts import NextStart
+from rankpatrol.launch.pauses import Pause
 from rankpatrol.launch.rundir import OrderedEnd, ResumePoint
 
 
@@ -75,6 +76,10 @@ class Others(Protocol):
         """A user or a scheduler told one of those with ranks of this attempt to end."""
         ...
 
+    def paused(self, group: str | None) -> Pause | None:
+        """Somebody wants nobody to act on one of those with ranks of this attempt."""
+        ...
+
     def silent(self, group: str | None) -> dict[str, float]:
         """By node (as its ranks call it): for how many seconds one that holds ranks of this attempt has not been heard."""
         ...
@@ -138,6 +143,9 @@ class Alone:
         return ""
 
     def ordered(self, group: str | None) -> OrderedEnd | None:
+        return None
+
+    def paused(self, group: str | None) -> Pause | None:
         return None
 
     def silent(self, group: str | None) -> dict[str, float]:

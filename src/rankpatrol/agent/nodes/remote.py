@@ -33,6 +33,7 @@ from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import FlightRecording, RankSample
 from rankpatrol.core.starts import NextStart
 from rankpatrol.exchange.port import Exchange
+from rankpatrol.launch.pauses import Pause
 from rankpatrol.launch.rundir import OrderedEnd, ResumePoint
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.files import write_atomic
@@ -145,6 +146,10 @@ class OtherNodes:
     def ordered(self, group: str | None) -> OrderedEnd | None:
         states = (self._known[name].state for name in self._with(group))
         return next((state.ordered for state in states if state.ordered is not None), None)
+
+    def paused(self, group: str | None) -> Pause | None:
+        states = (self._known[name].state for name in self._with(group))
+        return next((state.paused for state in states if state.paused is not None), None)
 
     def silent(self, group: str | None) -> dict[str, float]:
         ages = {name: self._age_s(self._known[name]) for name in self._with(group) if self._known[name].state.ended is None}

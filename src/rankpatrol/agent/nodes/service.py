@@ -26,6 +26,7 @@ from rankpatrol.agent.nodes.wire import (
 )
 from rankpatrol.agent.roster import Attempt, read_attempt
 from rankpatrol.agent.sealing import native_stack
+from rankpatrol.agent.switches import Switches
 from rankpatrol.agent.within import lines_of, recordings_of
 from rankpatrol.collect.gpus import sample_gpus
 from rankpatrol.core.errors import PatrolError
@@ -54,6 +55,7 @@ class NodeService:
         self._eyes = Eyes(spec.job, Path(spec.job_dir), clock)
         self._scheduler = LocalScheduler(run_dir)
         self._turn = threading.RLock()
+        self._switches = None if spec.attached else Switches(run_dir)
         self._told = (-1, Light())
         self._newest_good: ResumePoint | None = None
         self._greeted_at_s: float | None = None
@@ -92,6 +94,7 @@ class NodeService:
             light=light,
             ordered=self._run_dir.read("ending.json", OrderedEnd),
             ended=self._run_dir.read("launcher_exit.json", LauncherExit),
+            paused=None if self._switches is None else self._switches.latest(),
         )
         return pack(state)
 

@@ -10,6 +10,7 @@ from rankpatrol.core.records import Missing, Record
 from rankpatrol.core.snapshot import LogSample, Marks, ProcessSample, RankSample
 from rankpatrol.core.starts import NextStart
 from rankpatrol.judge.records import RankActivity
+from rankpatrol.launch.pauses import Pause
 from rankpatrol.launch.rundir import LauncherExit, OrderedEnd, RankExit, RankPlace, ResumePoint
 
 # Another number is another meaning of these records: such a node is told apart, not guessed at.
@@ -60,6 +61,7 @@ class NodeState(Record, frozen=True, kw_only=True):
     light: Light
     ordered: OrderedEnd | None = None
     ended: LauncherExit | None = None
+    paused: Pause | None = None
 
 
 class Look(Record, frozen=True, kw_only=True):
