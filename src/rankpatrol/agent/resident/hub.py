@@ -79,9 +79,16 @@ class HubJob:
         for group in self._others.newest_groups():
             if group not in self._numbers:
                 number = self._numbers[group] = len(self._numbers)
-                opened = {"group": msgspec.json.decode(group)} if group else {"group": {}}
+                opened = {"group": _group(group)}
                 write_atomic(self._run_dir.path / "openings" / f"{number}.json", msgspec.json.encode(opened))
                 self._run_dir.write(f"claims/{number}.hub.json", Released(at_unix_s=self._clock.unix_s()))
+
+
+def _group(text: str) -> dict[str, object]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, object])
+    except msgspec.MsgspecError:
+        return {}  # an older release's, or nobody's: no attempt is made of it
 
 
 class Hub:
@@ -95,7 +102,8 @@ class Hub:
 
     def round(self) -> str:
         """One round over all jobs; what goes on, in a line."""
-        for key in self.jobs.hear():
+        # Also those that ended while no hub was there: they get their last word, and their records do not lie about.
+        for key in (*self.jobs.hear(), *self._kept):
             if key not in self._judged:
                 self._try(key, functools.partial(self._begin, key))
         for key, job in list(self._judged.items()):
@@ -155,6 +163,8 @@ class Hub:
             deed()
         except (PatrolError, OSError) as problem:
             self.voice.say(f"{key}: a round failed: {problem}", "alert")
+        except Exception as problem:  # ruff: ignore[BLE001] - what nodes say is foreign, and the hub is all other jobs' as well
+            self.voice.say(f"{key}: a round failed: {type(problem).__name__}: {problem}", "alert")
 
 
 def _read_kept(folder: Path) -> dict[str, _Kept]:
