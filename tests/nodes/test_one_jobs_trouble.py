@@ -1,8 +1,10 @@
 """One hub and one agent a node serve many jobs: what is wrong with one of them is not the others' affair."""
 
+import gc
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import msgspec
@@ -71,6 +73,25 @@ def test_a_job_that_ended_while_no_hub_was_there_gets_its_last_word(room, tmp_pa
     assert hub.round() == "0 jobs"
     assert not Path(run_dir).exists()
     assert b'"job_ended"' in (folder / "events.jsonl").read_bytes()
+
+
+def test_a_job_that_is_over_leaves_no_thread_in_the_hub(room, tmp_path):
+    exchange, node, clock = room
+    before = set(threading.enumerate())
+    hub = Hub(exchange, HubPlan(node="hub", jobs_dir=tmp_path / "runs", patience_s=180.0), clock, Said())
+    node.tell(pack(Envelope(jobs={"a": word("{}")})))
+    assert hub.round() == "1 jobs"
+    clock.advance(1.0)
+    node.tell(pack(Envelope()))
+    for _ in range(8):
+        clock.advance(20.0)
+        said = hub.round()
+    assert said == "0 jobs"
+    gc.collect()
+    left = [thread for thread in threading.enumerate() if thread not in before and not thread.name.startswith("exchange")]
+    for thread in left:
+        thread.join(20)
+    assert [thread.name for thread in left if thread.is_alive()] == []
 
 
 def found(name, *pids, key=""):
