@@ -3,6 +3,7 @@
 import json
 import queue
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
@@ -13,12 +14,15 @@ from rankpatrol.act.plan import Outlook
 from rankpatrol.agent.agent import Agent
 from rankpatrol.agent.ending import target_of
 from rankpatrol.agent.eyes import Eyes
+from rankpatrol.agent.nodes import meeting
+from rankpatrol.agent.nodes.follower import Follower
 from rankpatrol.agent.nodes.joined import JoinedScheduler
 from rankpatrol.agent.nodes.others import CutOff, Sight
+from rankpatrol.agent.nodes.parcel import Parcels
 from rankpatrol.agent.nodes.service import NodeService
-from rankpatrol.agent.nodes.wire import Greeting, NodeState, OfGroup, StartNext, pack, unpack
+from rankpatrol.agent.nodes.wire import Greeting, Light, Look, NodeState, OfGroup, Seen, StartNext, pack, unpack
 from rankpatrol.agent.recovery import NotRecovered, Recovery
-from rankpatrol.agent.roster import Roster
+from rankpatrol.agent.roster import Attempt, Roster
 from rankpatrol.agent.teller import Teller
 from rankpatrol.agent.voice import Voice
 from rankpatrol.cli.jobs import run_dir_of
@@ -26,6 +30,7 @@ from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.errors import BadInput
 from rankpatrol.core.starts import NextStart
 from rankpatrol.incident.records import IncidentState, Stage
+from rankpatrol.judge.records import RankActivity
 from rankpatrol.launch.pauses import Pause, job_switch, lift_pause, set_pause
 from rankpatrol.launch.rundir import ROOMS, JobSpec, ResumePoint, RunDir
 from rankpatrol.launch.rundir import Cluster as Seats
@@ -127,8 +132,10 @@ class Busy(CutOff):
 
 
 def test_a_node_that_was_busy_looking_is_not_called_silent(tmp_path):
-    seen = Eyes("job", tmp_path, FakeClock(), Busy()).look()
-    assert seen.silent_nodes == {"n3": 30.0}
+    eyes = Eyes("job", tmp_path, FakeClock(), Busy())
+    eyes.attempt = Attempt(number=0, places=(place(1, "n2"),), exits={}, gone=frozenset(), elsewhere=frozenset({1}))
+    assert eyes.look().silent_nodes == {"n3": 30.0}
+    assert [sample.rank for sample in eyes.looks[-1].ranks] == [1]
 
 
 def test_a_node_goes_on_telling_while_it_looks_closely(run_dir, tmp_path):
@@ -240,3 +247,92 @@ def test_who_asks_on_another_node_is_told_where_to_ask(tmp_path):
     with pytest.raises(BadInput) as refused:
         run_dir_of(tmp_path)
     assert "first node is n1\N{REPLACEMENT CHARACTER}." in refused.value.help
+
+
+def test_a_rank_that_two_nodes_claim_is_seen_where_it_registered_first(tmp_path):
+    class Two(CutOff):
+        def light(self, group):
+            return Light(processes={0: process(77), 1: process(78)}, activities=(activity(0), activity(1), activity(1)))
+
+        def look(self, group, name, *, full):
+            samples = [rank(number, process(70 + number), stack(70, ("main", "t.py", 1))) for number in (0, 1)]
+            nodes = [(samples[0], "n2"), (samples[1], "n2"), (samples[1], "n3")]
+            return lambda: Sight(ranks=tuple(msgspec.structs.replace(sample, node=node) for sample, node in nodes))
+
+    eyes = Eyes("job", tmp_path, FakeClock(), Two())
+    eyes.attempt = Attempt(number=0, places=(place(0, "n1"), place(1, "n2")), exits={}, gone=frozenset(), elsewhere=frozenset({1}))
+    assert [each.rank for each in eyes.light()] == [0, 1], "rank 0 is ours, and its process is gone"
+    assert list(eyes.processes) == [1]
+    assert [(sample.rank, sample.node) for sample in eyes.look().ranks if sample.rank] == [(1, "n2")]
+
+
+def activity(number):
+    return RankActivity(rank=number, ended=False, joined=True, traced=False, stopped=False, main_thread_ticks=0, switches=0, step=None)
+
+
+def test_copies_of_evidence_on_a_node_have_an_end_and_are_no_condition(run_dir, tmp_path):
+    opened(run_dir, 0, [1])
+    clock = FakeClock()
+    service = NodeService(spec_of(tmp_path), run_dir, "n2", clock)
+    look = pack(Look(group=run_dir.group_of(0), full=True, name="../look-1"))
+    copies = run_dir.spool / "evidence"
+    for _ in range(30):
+        clock.advance(1.0)
+        service.answer("look", look)
+    names = sorted(copy.name for copy in copies.iterdir())
+    assert (len(names), names[-1]) == (24, "1800000030-look-1.json")
+    for copy in copies.iterdir():
+        copy.unlink()
+    copies.rmdir()
+    copies.write_text("no folder can be made here")
+    assert unpack(service.answer("look", look), Seen).ranks
+
+
+def test_two_answers_at_once_have_two_names(tmp_path):
+    offered_as = {}
+
+    class Offers:
+        def offer(self, name, path):
+            offered_as[name] = path
+
+    small = Parcels(Offers(), tmp_path).in_one_message(lambda command, body: body)
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        names = list(pool.map(lambda _: small("look", bytes(1 << 20)), range(4)))
+    assert len(set(names)) == len(offered_as) == 4
+
+
+def test_a_job_directory_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkeypatch):
+    def stale(*_):
+        raise OSError(116, "Stale file handle")
+
+    monkeypatch.setattr(meeting, "wait_for_hub", stale)
+    assert "Stale file handle" in meeting._look(tmp_path, "r", FakeClock()).reason
+
+
+def test_what_is_not_heard_of_another_node_is_not_called_hidden_here(run_dir, tmp_path):
+    class Ahead(CutOff):
+        """Another node, in the next attempt already: of this one it tells nothing any more."""
+
+        def cut_off(self):
+            return False
+
+    said = []
+
+    class Ear(Voice):
+        def say(self, what, style="plain"):
+            said.append(what)
+
+    agent = Agent(spec_of(tmp_path, policy="observe"), run_dir, FakeClock(), Ear(), Ahead())
+    attempt = Attempt(number=0, places=(place(1, "n2"),), exits={}, gone=frozenset(), elsewhere=frozenset({1}))
+    agent._eyes.begin(attempt)
+    agent._watch(attempt)
+    assert not [line for line in said if "hidepid" in line]
+
+
+def test_a_node_that_is_cut_off_counts_its_incidents_on_from_its_last_agent(run_dir, tmp_path):
+    told = {"at_unix_s": 1.8e9, "kind": "alert", "attempt": 0, "incident": 3}
+    (run_dir.spool / "events.jsonl").write_text(json.dumps(told) + "\n")
+    seats = Seats(node="n2", first=False, run="r", meet_at="local:nowhere")
+    follower = Follower(spec_of(tmp_path, cluster=seats), seats, run_dir, FakeClock(), Voice())
+    follower._judge_alone(0.0)
+    assert follower._alone.desk.next_number() == 4, "another one's bundle would be taken for the new evidence"

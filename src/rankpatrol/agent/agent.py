@@ -233,9 +233,10 @@ class Agent:
 
     def _watch(self, attempt: Attempt) -> None:
         activities = self._eyes.light()
-        if len(activities) < attempt.world_size():
+        seen = {activity.rank for activity in activities}
+        if any(place.rank not in seen for place in attempt.here()):
             self._teller.unseen(attempt, "the kernel hides ranks from this user (/proc is mounted with hidepid): nothing is told of them")
-        else:
+        elif len(seen) >= attempt.world_size():  # another node may have gone on to the next attempt already
             marked = (activity.phase for activity in activities if not activity.ended)
             self._teller.phase(attempt, marked, joined=all_joined(activities))
         self._teller.progress(attempt, self._eyes.best_step())

@@ -13,7 +13,7 @@ from rankpatrol.agent.within import lines_of, marks_of, recordings_of, with_know
 from rankpatrol.collect.processes import process_tree, sample_process
 from rankpatrol.collect.ranks import RankRecord, observe, with_connections, with_stacks
 from rankpatrol.core.records import Missing
-from rankpatrol.core.snapshot import FlightRecording, LogSample, Marks, ProcessGroup, ProcessSample, Snapshot
+from rankpatrol.core.snapshot import FlightRecording, LogSample, Marks, ProcessGroup, ProcessSample, RankSample, Snapshot
 from rankpatrol.discover.jobs import GROUP_THREADS
 from rankpatrol.judge.records import RankActivity
 from rankpatrol.launch.rundir import RankPlace
@@ -89,7 +89,7 @@ class Eyes:
             at_mono_s=self._clock.mono_s(),
             at_unix_s=self._clock.unix_s(),
             world_size=self.attempt.world_size() if self.attempt else 0,
-            ranks=tuple(sorted((*with_connections(samples), *seen_elsewhere.ranks), key=lambda sample: sample.rank)),
+            ranks=tuple(sorted((*with_connections(samples), *self._of_others(seen_elsewhere)), key=lambda sample: sample.rank)),
             silent_nodes=self._silent_nodes(seen_elsewhere),
         )
         self.kills_elsewhere = seen_elsewhere.kills
@@ -164,13 +164,19 @@ class Eyes:
         return self.attempt.group if self.attempt else None
 
     def _light_elsewhere(self) -> tuple[RankActivity, ...]:
-        light = self.others.light(self._group())
-        self.processes.update(light.processes)
-        self.marks.update(light.marks)
-        self.logs.update(light.logs)
-        self._groups.update({rank: marks.groups for rank, marks in light.marks.items()})
-        self._steps.update({activity.rank: activity.step for activity in light.activities if activity.step is not None})
-        return light.activities
+        """Each rank once, and by the node that it was registered on: two may claim the same one."""
+        light, theirs = self.others.light(self._group()), self.attempt.elsewhere if self.attempt else frozenset[int]()
+        activities = {each.rank: each for each in light.activities if each.rank in theirs}
+        self.processes.update({rank: each for rank, each in light.processes.items() if rank in theirs})
+        self.marks.update({rank: each for rank, each in light.marks.items() if rank in theirs})
+        self.logs.update({rank: each for rank, each in light.logs.items() if rank in theirs})
+        self._groups.update({rank: marks.groups for rank, marks in light.marks.items() if rank in theirs})
+        self._steps.update({rank: each.step for rank, each in activities.items() if each.step is not None})
+        return tuple(activities.values())
+
+    def _of_others(self, seen: Sight) -> list[RankSample]:
+        nodes = {place.rank: place.node for place in self.attempt.places if place.rank in self.attempt.elsewhere} if self.attempt else {}
+        return [sample for sample in seen.ranks if nodes.get(sample.rank) == sample.node]
 
     def _records(self) -> tuple[RankRecord, ...]:
         self._places = {place.rank: place for place in self.attempt.places} if self.attempt else {}

@@ -1,5 +1,6 @@
 """What a node does for the agent that judges: tells its state, looks when asked, and carries out orders about its own ranks."""
 
+import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +44,8 @@ from rankpatrol.system.files import write_atomic
 _HOST_S = 6.0
 # A close look takes up to some ten seconds, a light round some milliseconds.
 _TURN_S = 0.5
-_COPIES = "evidence"
+# A look at 16 ranks is some MB; an incident takes a few of them.
+_COPIES, _COPIES_KEPT = "evidence", 24
 _NOT_HERE = "this node has no ranks of that attempt"
 
 
@@ -167,11 +169,16 @@ class NodeService:
         return told
 
     def _keep(self, name: str, told: Seen) -> None:
-        """On our own disk first: what goes over the bus is a copy."""
+        """On our own disk first: what goes over the bus is a copy. Where that is full, the answer is the only one."""
         folder = self._run_dir.spool / _COPIES
-        folder.mkdir(exist_ok=True)
         plain = redact_json(msgspec.to_builtins(told))
-        write_atomic(folder / f"{Path(name).name or 'look'}.json", msgspec.json.encode(plain), durable=True)
+        # A later agent of the first node counts its looks anew.
+        path = folder / f"{self._clock.unix_s():.0f}-{Path(name).name[:80]}.json"
+        with contextlib.suppress(OSError):
+            folder.mkdir(exist_ok=True)
+            write_atomic(path, msgspec.json.encode(plain), durable=True)
+            for older in sorted(folder.iterdir(), key=lambda copy: copy.stat().st_mtime_ns)[:-_COPIES_KEPT]:
+                older.unlink()
 
     def _recordings(self, body: bytes) -> dict[int, Any]:
         asked = unpack(body, OfRanks)
