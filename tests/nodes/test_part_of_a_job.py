@@ -11,6 +11,7 @@ from test_other_nodes import Cluster, place, state
 
 from clocks import FakeClock
 from rankpatrol.act.plan import Outlook
+from rankpatrol.agent import sealing
 from rankpatrol.agent.agent import Agent
 from rankpatrol.agent.ending import target_of
 from rankpatrol.agent.eyes import Eyes
@@ -28,7 +29,9 @@ from rankpatrol.agent.voice import Voice
 from rankpatrol.cli.jobs import run_dir_of
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.errors import BadInput
+from rankpatrol.core.records import Missing
 from rankpatrol.core.starts import NextStart
+from rankpatrol.evidence.bundle import BundleWriter
 from rankpatrol.incident.records import IncidentState, Stage
 from rankpatrol.judge.records import RankActivity
 from rankpatrol.launch.pauses import Pause, job_switch, lift_pause, set_pause
@@ -336,3 +339,16 @@ def test_a_node_that_is_cut_off_counts_its_incidents_on_from_its_last_agent(run_
     follower = Follower(spec_of(tmp_path, cluster=seats), seats, run_dir, FakeClock(), Voice())
     follower._judge_alone(0.0)
     assert follower._alone.desk.next_number() == 4, "another one's bundle would be taken for the new evidence"
+
+
+def test_no_name_that_a_node_tells_keeps_a_bundle_from_being_sealed(run_dir, tmp_path, monkeypatch):
+    class Odd(CutOff):
+        def hosts(self):
+            return {"..": {"../../etc/x": 1, "memory": 2}, "n 2/é": {"": 3}, "n3": Missing("no answer")}
+
+    monkeypatch.setattr(sealing, "host_facts", lambda *_, **__: {"memory": 0})
+    told = sealing.Sealer(spec_of(tmp_path), run_dir, FakeClock(), Odd())._hosts([], {})
+    assert sorted(told) == ["_/_.._etc_x", "_/memory", "memory", "n3/facts", "n_2_é/_"]
+    writer = BundleWriter(tmp_path / "bundle", FakeClock())
+    for name in told:
+        writer.add(f"host/{name}.json", b"{}")
