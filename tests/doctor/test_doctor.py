@@ -312,6 +312,7 @@ def test_little_shared_memory_is_told_with_the_way_to_more(total: int, free: int
         ({"Slurm": (True, True)}, Level.OK),
         ({"Slurm": (True, False)}, Level.WARNING),
         ({"Slurm": (False, True)}, Level.OK),
+        ({"Kubernetes": (True, True)}, Level.OK),
     ],
 )
 def test_a_schedulers_commands_matter_inside_of_it(found: dict[str, tuple[bool, bool]], wanted: Level) -> None:

@@ -69,9 +69,8 @@ class Agent:
         self._judge_state = JudgeState()
         self._published: Verified | None = None
         self._launcher_gone_at_s: float | None = None
-        self.desk = IncidentDesk(
-            IncidentPolicy(act=spec.policy != "observe", ask=spec.policy == "ask"), self._teller.journal, self._recovery, clock
-        )
+        policy = IncidentPolicy(act=spec.policy != "observe", ask=spec.policy == "ask", budget=spec.budget)
+        self.desk = IncidentDesk(policy, self._teller.journal, self._recovery, clock)
         self._recorder = recorder_of(spec, run_dir, self._teller.courier, clock, voice)
         self._recorder.begin(self._policy, self._judge_state)
         self._metrics = post_of(spec, self._teller, clock)
@@ -282,7 +281,7 @@ class Agent:
             return
         self._begin_attempt(attempt)
         self._eyes.light()
-        found = look_at_crash(self._roster, self._eyes, self._clock)
+        found = look_at_crash(self._roster, self._eyes, self._clock, self._spec.checkpoints)
         if found is not None:
             self._recorder.note(self._crash_found(found))
         if found is not None and alerted is not None:

@@ -22,9 +22,18 @@ def local_lease(run_dir: RunDir) -> Path:
 
 def slurm_lease(job: str) -> Path:
     """Of a cluster's job: in RANKPATROL_LEASES, else the user's state directory, which nodes share where homes do."""
+    return _leases() / f"slurm-{job}"
+
+
+def kubernetes_lease(job: str) -> Path:
+    """The same of a job of Kubernetes; no namespace and no kind holds a dot, so no two jobs share one."""
+    return _leases() / job.replace(":", ".").replace("/", ".")
+
+
+def _leases() -> Path:
     if chosen := os.environ.get("RANKPATROL_LEASES"):
-        return Path(chosen) / f"slurm-{job}"
-    return state_dir() / "leases" / f"slurm-{job}"
+        return Path(chosen)
+    return state_dir() / "leases"
 
 
 @contextlib.contextmanager

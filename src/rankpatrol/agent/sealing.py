@@ -129,4 +129,9 @@ def _touched(snapshot: Snapshot, native: Mapping[int, str | Missing], taken: int
     asked = [
         f"rank {sample.rank}: its flight recorder was read" for sample in snapshot.ranks if isinstance(sample.recording, FlightRecording)
     ]
+    asked += [
+        f"rank {sample.rank}: one of its threads was asked once to take the interpreter's lock"
+        for sample in snapshot.ranks
+        if isinstance(sample.gives_lock, bool)
+    ]
     return (looks, *told_by_itself(snapshot), *asked, *(f"rank {rank}: one native stack, a pause of about 0.3 s" for rank in native))

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from rankpatrol.collect.flight import fetch_recording, fetch_recording_with_lines
+from rankpatrol.collect.interpreter import gives_lock
 from rankpatrol.collect.marks import read_marks
 from rankpatrol.collect.told_stacks import StackPipe
 from rankpatrol.core.records import Missing, ProcessId
@@ -15,6 +16,8 @@ from rankpatrol.system.process import boot_id
 _RECORDING_S = 1.5
 # The first answer with lines takes 1 to 8 s: torch imports its compiler for it.
 _LINES_S = 8.0
+# Python code gives its lock up every 5 ms; a machine under load may take its time all the same.
+_LOCK_S, _LOCKS = 2.0, 8
 _Told = FlightRecording | Missing
 _NO_PROBE = Missing("no probe in this rank (--no-probe, or its Python ignores PYTHONPATH)")
 
@@ -35,6 +38,17 @@ def lines_of(places: Iterable[RankPlace]) -> dict[int, FlightRecording | Missing
     with ThreadPoolExecutor(max_workers=8) as pool:
         found = pool.map(lambda place: fetch_recording_with_lines(place.probe_socket or "", _LINES_S), ranks)
         return dict(zip((place.rank for place in ranks), found, strict=True))
+
+
+def locks_of(places: Iterable[RankPlace]) -> dict[int, bool | Missing]:
+    """Whether these ranks, the first eight of them, give their interpreter's lock to a thread that asks; elsewhere that thread waits on."""
+    ranks = list(places)[:_LOCKS]
+    with ThreadPoolExecutor(max_workers=_LOCKS) as pool:
+        return dict(zip((place.rank for place in ranks), pool.map(_lock_of, ranks), strict=True))
+
+
+def _lock_of(place: RankPlace) -> bool | Missing:
+    return _NO_PROBE if place.probe_socket is None else gives_lock(place.probe_socket, _LOCK_S)
 
 
 def with_known_lines(found: Mapping[int, _Told], lined: Mapping[int, FlightRecording]) -> dict[int, _Told]:

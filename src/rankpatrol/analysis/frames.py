@@ -116,6 +116,9 @@ ROWS = (
     _row("triton/runtime/jit.py", "compile _do_compile", WaitKind.COMPILE),
     _row("torch/utils/cpp_extension.py", "", WaitKind.COMPILE),
     _row("torch/utils/file_baton.py", "wait", WaitKind.COMPILE),
+    # Only while it waits for its user: frames of a debugger that runs a program lie outside of that program's own.
+    _row("/pdb.py", "interaction cmdloop _cmdloop", WaitKind.TRACED),
+    _row("pydevd", "do_wait_suspend _do_wait_suspend", WaitKind.TRACED),
     _row("multiprocessing/util.py", "_exit_function", WaitKind.TEARDOWN),
     _row("/threading.py", "_shutdown", WaitKind.TEARDOWN),
     _row("concurrent/futures/thread.py", "_python_exit", WaitKind.TEARDOWN),

@@ -122,6 +122,7 @@ _PHRASES = {
     WaitKind.DOWNLOAD: "waits for a server ({name})",
     WaitKind.TEARDOWN: "waits in {name} (end of the program)",
     WaitKind.LOCK: "waits for a lock ({name})",
+    WaitKind.TRACED: "waits for whoever debugs it ({name})",
 }
 
 

@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,7 @@ from rankpatrol.checkpoints.ledger import Ledger
 from rankpatrol.checkpoints.newest import as_candidate, judge, list_checkpoints, newest_good
 from rankpatrol.checkpoints.pace import Pace
 from rankpatrol.checkpoints.pointers import put_right, repairs, wrong_pointers
-from rankpatrol.checkpoints.quarantine import NotQuarantined, condemn, plan_quarantine, quarantine
+from rankpatrol.checkpoints.quarantine import NotQuarantined, Quarantine, condemn, plan_quarantine, quarantine
 from rankpatrol.checkpoints.report import STILL_WRITING_S, CheckpointReport, CheckpointVerdict, Selection
 from rankpatrol.checkpoints.verifier import Closeness, Verifier
 from rankpatrol.cli.paths import GivenPath
@@ -118,7 +118,8 @@ def latest(
 ) -> None:
     """Print the path of the newest good checkpoint; newer ones that are not good go to stderr, with why.
 
-    Exit code: 0 when the newest is good, 1 when newer ones were rejected or a pointer names another one, 2 when none is good.
+    Exit code: 0 when the newest is good, 1 when newer ones were rejected or a pointer names another one, 2 when none is good, 3 when
+    that cannot be told.
     """
     with _reading(Closeness(content=not structure, again=again), ledger, most_bytes_s) as verifier:
         selection = newest_good(directory, verifier, at_once=at_once or _cores())
@@ -149,7 +150,7 @@ def repair(
 ) -> None:
     """Make pointers (`latest`, `latest_checkpointed_iteration.txt`, links) name the newest good checkpoint; a copy of each is kept.
 
-    Exit code: 0 when all is right now, 1 when something is left to do, 2 when no checkpoint is good.
+    Exit code: 0 when all is right now, 1 when something is left to do, 2 when no checkpoint is good, 3 when that cannot be told.
     """
     with _reading(Closeness(content=not structure, again=again), ledger, most_bytes_s) as verifier:
         selection = newest_good(directory, verifier, at_once=at_once or _cores())
@@ -157,41 +158,42 @@ def repair(
     if selection.newest_good is None:
         _print_reports(selection.rejected, err=True)
         say(f"nothing was changed: no checkpoint in {click.format_filename(directory)} is good", err=True)
-        sys.exit(ExitCode.CRITICAL)
+        sys.exit(_none_good(selection.rejected))
     planned = repairs(directory, selection, now_unix_s)
-    renames = plan_quarantine(selection) if with_quarantine else ()
-    left = 0
     for one in planned:
         if not dry_run:
             put_right(one)
-        _say(
-            as_json,
-            f"{'would make' if dry_run else 'made'} {one.pointer} say {one.becomes} (it said {one.was.strip()}); kept as {one.kept_as}",
-        )
-    renamed: list[str] = []
-    for bad in renames:
-        if dry_run or not yes:
+        done = "would make" if dry_run else "made"
+        _say(as_json, f"{done} {one.pointer} say {one.becomes} (it said {one.was.strip()}); kept as {one.kept_as}")
+    renames = plan_quarantine(selection) if with_quarantine else ()
+    renamed = [_set_aside(bad, selection, now_unix_s, as_json=as_json) for bad in renames] if yes and not dry_run else []
+    if not renamed:
+        for bad in renames:
             _say(as_json, f"would rename {bad.path} to {bad.becomes}: {bad.why}{'' if yes or dry_run else ' (give --yes to do it)'}")
-            left += 1
-            continue
-        report = next(report for report in selection.rejected if report.sentence == bad.why)
-        try:
-            proof = condemn(report, bad, unchanged_for_s=STILL_WRITING_S, now_unix_s=now_unix_s)
-            renamed.append(str(quarantine(bad, proof)))
-            _say(as_json, f"renamed {bad.path} to {renamed[-1]}: {bad.why}")
-        except NotQuarantined as problem:
-            left += 1
-            say(f"{problem}. {problem.help}", err=True)
     wrong = wrong_pointers(directory, selection, now_unix_s)
     if as_json:
-        _print_json(
-            {"newest_good": selection.newest_good.path, "repaired": planned, "quarantined": renamed, "dry_run": dry_run, "left": wrong}
-        )
+        done_so = [path for path in renamed if path is not None]
+        told = {"newest_good": selection.newest_good.path, "repaired": planned, "quarantined": done_so}
+        _print_json({**told, "dry_run": dry_run, "left": wrong})
     else:
         _print_reports(wrong, err=True)
         if not planned and not renames:
             say("no pointer needed a repair" if not wrong else "no pointer could be repaired", err=bool(wrong))
+    left = len(renames) - sum(path is not None for path in renamed)
     sys.exit(ExitCode.WARNING if wrong or left else ExitCode.OK)
+
+
+def _set_aside(bad: Quarantine, selection: Selection, now_unix_s: float, *, as_json: bool) -> str | None:
+    """Where a bad checkpoint went, or None where it was left, which is said."""
+    report = next(report for report in selection.rejected if report.sentence == bad.why)
+    try:
+        proof = condemn(report, bad, unchanged_for_s=STILL_WRITING_S, now_unix_s=now_unix_s)
+        target = str(quarantine(bad, proof))
+    except NotQuarantined as problem:
+        say(f"{problem}. {problem.help}", err=True)
+        return None
+    _say(as_json, f"renamed {bad.path} to {target}: {bad.why}")
+    return target
 
 
 @contextmanager
@@ -272,14 +274,20 @@ def _file_code(report: CheckpointReport) -> ExitCode:
 def _directory_code(reports: list[CheckpointReport], pointers: list[CheckpointReport]) -> ExitCode:
     good = sum(report.verdict is CheckpointVerdict.OK for report in reports)
     if not good:
-        return ExitCode.CRITICAL
+        return _none_good(reports)
     return ExitCode.OK if good == len(reports) and not pointers else ExitCode.WARNING
 
 
 def _selection_code(selection: Selection) -> ExitCode:
     if selection.newest_good is None:
-        return ExitCode.CRITICAL
+        return _none_good(selection.rejected)
     return ExitCode.WARNING if selection.rejected or selection.pointers else ExitCode.OK
+
+
+def _none_good(reports: Sequence[CheckpointReport]) -> ExitCode:
+    """Where none could be judged, as on a folder of someone else's, it is not known that none is good."""
+    untold = bool(reports) and all(report.verdict is CheckpointVerdict.UNKNOWN for report in reports)
+    return ExitCode.UNKNOWN if untold else ExitCode.CRITICAL
 
 
 def _print_reports(reports: Iterable[CheckpointReport], *, err: bool = False) -> None:

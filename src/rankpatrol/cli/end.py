@@ -10,7 +10,7 @@ import click
 from rankpatrol.act.execute import StepReport, Tell
 from rankpatrol.act.job_steps import in_words
 from rankpatrol.act.plan import AttemptStep
-from rankpatrol.agent.ending import Case, Wish, carry_out, plan_of, see, target_of
+from rankpatrol.agent.ending import Case, Wish, advice_of, carry_out, plan_of, see, target_of
 from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
@@ -18,12 +18,13 @@ from rankpatrol.core.jobs import JobState, JobStatus
 from rankpatrol.evidence.bundle import SealedBundle
 from rankpatrol.launch.parent import make_job_dir
 from rankpatrol.launch.pauses import machine_switch, read_pause
+from rankpatrol.schedulers.kubernetes_words import checked_kubernetes_node, is_kubernetes_id, release_command
 from rankpatrol.schedulers.slurm_words import checked_node, why_waiting
 from rankpatrol.system.clock import SystemClock
 
 
 @click.command(short_help="End or requeue a job by its id, evidence first.")
-@click.option("--job", required=True, metavar="JOB", help="A job directory, its name, or a Slurm job id.")
+@click.option("--job", required=True, metavar="JOB", help="A job directory, its name, a Slurm job id, or k8s:NAMESPACE/KIND/NAME.")
 @click.option("--requeue", is_flag=True, help="Have it start again under the same id.")
 @click.option(
     "--checkpoints",
@@ -62,18 +63,20 @@ def end(
     rankpatrol end --job 8123                          what would be done
     rankpatrol end --job 8123 --yes                    evidence, then scancel
     rankpatrol end --job 8123 --requeue --yes          evidence, then again, without the culprit's node
+    rankpatrol end --job k8s:team/job/train --yes      evidence, then the Job is deleted
 
     Exit code: 0 done (or a dry run), 2 a step was not done, 3 the scheduler does not answer or know the job, 65 it does not run.
     """  # ruff: ignore[D301] - click reads the control character: keep these lines as they are
     if not requeue and (checkpoints or avoid or keep_suspects or drain):
         raise UsageProblem("these options are for --requeue", help="Add --requeue, or leave --checkpoints, --avoid and --drain out.")
     clock = SystemClock()
+    check_node = checked_kubernetes_node if is_kubernetes_id(job) else checked_node
     target = target_of(job, clock)
     sight = see(target, clock)
     wish = Wish(
         requeue=requeue,
         checkpoints=str(checkpoints.absolute()) if checkpoints else None,
-        avoid=tuple(checked_node(node) for node in avoid),
+        avoid=tuple(check_node(node) for node in avoid),
         avoid_suspects=not keep_suspects,
         drain=drain,
     )
@@ -124,6 +127,8 @@ def _print_plan(case: Case) -> None:
     say(f"seen: {found.verdict} / {found.cause} ({found.certainty}): {found.sentence}")
     if sight.absent:
         say(f"not seen from here: {len(sight.absent)} of {len(sight.absent) + len(sight.snapshot.ranks)} ranks")
+    if advice := advice_of(case.target, sight):
+        say(advice)
     say("plan:")
     for step in case.plan.steps:
         if not isinstance(step, AttemptStep):
@@ -140,6 +145,7 @@ def _finish(case: Case, steps: list[StepReport], done: bool | None, *, as_json: 
             "seen": target.status,
             "diagnosis": case.sight.diagnosis,
             "plan": case.plan,
+            "advice": advice_of(target, case.sight),
             "steps": steps,
             "bundle": steps[0].bundle if steps else None,
             "done": done,
@@ -153,8 +159,9 @@ def _finish(case: Case, steps: list[StepReport], done: bool | None, *, as_json: 
 def _say(now: JobStatus) -> str:
     """What has become of it."""
     if now.held:
-        return f"job {now.job} is held and starts when it is released: scontrol release {now.job}"
-    if now.state is JobState.PENDING:
+        how = release_command(now.job) if is_kubernetes_id(now.job) else f"scontrol release {now.job}"
+        return f"job {now.job} is held and starts when it is released: {how}"
+    if now.state is JobState.PENDING and not is_kubernetes_id(now.job):
         at = f", at the earliest {time.strftime('%H:%M:%S', time.localtime(now.expected_unix_s))}" if now.expected_unix_s else ""
         return f"job {now.job} is queued: {why_waiting(now.reason)}{at}"
     return f"job {now.job}: {now.said or now.state}{f' ({now.reason})' if now.reason else ''}"

@@ -41,7 +41,7 @@ _MOST_BYTES = 8 << 30
 @click.command(short_help="Say where a job's wall time went.")
 @click.argument("job_dirs", nargs=-1, required=True, type=GivenPath(), metavar="JOBDIR...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--svg", type=GivenPath(dir_okay=False), help="Draw the account into FILE as well.  [default: no picture]", metavar="FILE")
+@click.option("--svg", type=GivenPath(), help="Draw the account into FILE as well.  [default: no picture]", metavar="FILE")
 def goodput(job_dirs: tuple[Path, ...], as_json: bool, svg: Path | None) -> None:
     """Say where a job's wall time went, and what each incident cost, from events.jsonl alone.
 
@@ -192,6 +192,9 @@ def _write(path: Path, accounts: Sequence[Account]) -> None:
     template = page.get_template("picture.svg.j2")
     for number, account in enumerate(accounts):
         target = path if number == 0 else path.with_stem(f"{path.stem}-{number + 1}")
+        if target.exists() and not target.is_file():
+            # The picture takes its file's place in one step: it would take that of a device, too.
+            raise BadInput(f"the picture cannot be written: {target} is no regular file", help="Name another --svg FILE.")
         try:
             write_atomic(target, template.render(picture=draw(account)).encode())
         except OSError as problem:

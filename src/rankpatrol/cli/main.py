@@ -64,7 +64,19 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """Run one command; the entry point of the `rankpatrol` script."""
+    _open_closed_outputs()
     sys.exit(call(sys.argv[1:]))
+
+
+def _open_closed_outputs() -> None:
+    """Behind `2>&-` the next file that is opened would be the standard error: it, or the output, leads nowhere instead."""
+    if None not in {sys.stdin, sys.stdout, sys.stderr}:
+        return
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def call(arguments: list[str]) -> int:

@@ -13,6 +13,7 @@ from rankpatrol.agent.voice import release_terminal
 from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.settings import config_option, setting_options, settled
 from rankpatrol.cli.words import say
+from rankpatrol.config.budget import BUDGET_NAMES, budget
 from rankpatrol.core.errors import BadInput, NoPermission, UsageProblem
 from rankpatrol.evidence.redact import redact_command
 from rankpatrol.launch.nodes import Given, node_part, plain_name
@@ -24,7 +25,9 @@ from rankpatrol.launch.torchrun_words import past_the_shim
 
 @click.command(short_help="Start a training under patrol.", context_settings={"allow_interspersed_args": False})
 @click.option("--job-dir", type=GivenPath(), metavar="JOBDIR", help="Where events, logs and evidence go.  [default: JOBS-DIR/NAME-UTC]")
-@setting_options("policy", "patience", "checkpoints", "max-restarts", "probe", "bind", "jobs-dir", "metrics", "metrics-textfile")
+@setting_options(
+    *("policy", "patience", "checkpoints", "max-restarts", *BUDGET_NAMES, "probe", "bind", "jobs-dir", "metrics", "metrics-textfile")
+)
 @config_option
 @click.option(
     "--run-id",
@@ -63,12 +66,7 @@ def run(
     check_command(words)
     settings = settled(config, given)
     checkpoints: Path | None = settings["checkpoints"]
-    if checkpoints is None and any("{checkpoint}" in word for word in words):
-        raise UsageProblem(
-            "the command asks for {checkpoint}, but no checkpoints are known", help="Add --checkpoints DIR before the command."
-        )
-    if checkpoints is not None:
-        _check_checkpoints(checkpoints)
+    _check_checkpoints(checkpoints, words)
     part = node_part(words, os.environ, Given(run_id=run_id, exchange=exchange))
     folder = make_job_dir(job_dir or settings["jobs_dir"] / _folder_name(words, run_id, part), part)
     spec = JobSpec(
@@ -85,6 +83,7 @@ def run(
         cluster=part,
         metrics=settings["metrics"],
         metrics_textfile=str(settings["metrics_textfile"].absolute()) if settings["metrics_textfile"] else None,
+        budget=budget(settings),
     )
     run_dir = RunDir.create()
     say(f"rankpatrol: job directory {folder}", err=True)
@@ -106,8 +105,14 @@ def _folder_name(command: tuple[str, ...], run_id: str | None, part: Cluster | N
     return f"{name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
 
 
-def _check_checkpoints(directory: Path) -> None:
+def _check_checkpoints(directory: Path | None, words: tuple[str, ...]) -> None:
     """A directory that is not there yet will be made by the training; one that cannot be read now is said before it matters."""
+    if directory is None:
+        if any("{checkpoint}" in word for word in words):
+            raise UsageProblem(
+                "the command asks for {checkpoint}, but no checkpoints are known", help="Add --checkpoints DIR before the command."
+            )
+        return
     if directory.exists() and not directory.is_dir():
         raise BadInput(f"{directory} is a file", help="--checkpoints names the directory in which the training saves.")
     if directory.exists() and not os.access(directory, os.R_OK | os.X_OK):

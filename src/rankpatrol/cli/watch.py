@@ -17,6 +17,7 @@ from rankpatrol.agent.once import Glimpse, glimpse
 from rankpatrol.agent.watching import Wanted, Watching, look_around
 from rankpatrol.cli.elsewhere import go_to_job
 from rankpatrol.cli.paths import GivenPath
+from rankpatrol.cli.pods import pids_of_job
 from rankpatrol.cli.screen import shown
 from rankpatrol.cli.settings import config_option, setting_options, settled
 from rankpatrol.cli.words import say, say_json
@@ -24,6 +25,7 @@ from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.discover.records import FoundJob, Survey
 from rankpatrol.launch.parent import make_job_dir
 from rankpatrol.launch.rundir import JobSpec
+from rankpatrol.schedulers.kubernetes_words import is_kubernetes_id
 from rankpatrol.system.clock import SystemClock
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -39,7 +41,11 @@ _CODES = {"healthy": ExitCode.OK, "benign_wait": ExitCode.OK, "undetermined": Ex
     metavar="PID",
     help="A job by its launcher's process number, or by any process of it.  [default: --job or --all]",
 )
-@click.option("--job", metavar="JOB", help="A job by its id: SLURM_JOB_ID, or torchrun's --rdzv-id.  [default: --pid or --all]")
+@click.option(
+    "--job",
+    metavar="JOB",
+    help="A job by its id: SLURM_JOB_ID, torchrun's --rdzv-id, or k8s:NAMESPACE/KIND/NAME.  [default: --pid or --all]",
+)
 @click.option("--all", "everything", is_flag=True, help="All jobs of this node that may be read.")
 @click.option("--once", is_flag=True, help="Look for some seconds, say what is seen, and leave.")
 @click.option("--json", "as_json", is_flag=True, help="With --once: print one JSON document.")
@@ -79,11 +85,12 @@ def watch(
     if record and once:
         raise UsageProblem("--record goes with a watch that goes on", help="Leave --once out: some seconds are no recording.")
     settings = settled(config, given)
-    wanted = Wanted(pid=pid, job=job)
+    in_pods = job is not None and is_kubernetes_id(job)
+    wanted = Wanted(pids=pids_of_job(job or "")) if in_pods else Wanted(pid=pid, job=job)
     jobs, found = look_around(wanted)
-    if job is not None and not jobs:
+    if job is not None and not jobs and not in_pods:
         go_to_job(job, lambda local_id: _words(local_id, settings, job_dir, once=once, as_json=as_json))
-    _check(jobs, found, wanted)
+    _check(jobs, found, f"pid {pid}" if pid is not None else f"job {job}" if job is not None else "this node")
     if once:
         return _once(jobs, found, as_json=as_json)
 
@@ -103,13 +110,12 @@ def _words(job: str, settings: dict[str, Any], job_dir: Path | None, *, once: bo
     return ["watch", "--job", job, *here, *place, *flags]
 
 
-def _check(jobs: tuple[FoundJob, ...], found: Survey, wanted: Wanted) -> None:
+def _check(jobs: tuple[FoundJob, ...], found: Survey, what: str) -> None:
     for each in found.unnumbered:
         say(f"rankpatrol: process {each.process.pid} ({each.name}) trains, but its rank cannot be known: {each.why}", err=True)
     if jobs:
         return
     known = ", ".join(f"{job.name} (launcher {job.launcher.pid if job.launcher else 'none'}, {len(job.ranks)} ranks)" for job in found.jobs)
-    what = f"pid {wanted.pid}" if wanted.pid is not None else f"job {wanted.job}" if wanted.job is not None else "this node"
     raise BadInput(
         f"no distributed training is seen of {what}", help=f"Seen here: {known or 'none'}. Others' processes need their user, or root."
     )

@@ -1,5 +1,6 @@
 """How a setting is written in a TOML file, in the environment and on the command line, and how it is shown."""
 
+import math
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -61,16 +62,19 @@ class Choice(Record, frozen=True):
 
 
 class Duration(Record, frozen=True):
-    """A time with its unit, `least_s` at least; kept in seconds."""
+    """A time with its unit, `least_s` at least and `most_s` at most; kept in seconds."""
 
     words: str = "a duration: 90s, 3m, 1h30m"
     metavar: str = "DURATION"
     least_s: float = 0.0
+    most_s: float = math.inf
 
     def from_text(self, text: str) -> float:
         seconds = parse_duration_s(text)
         if seconds < self.least_s:
             raise UsageProblem(f"{text} is too short", help=f"Write {say_exactly(self.least_s)} or more.")
+        if seconds > self.most_s:
+            raise UsageProblem(f"{text} is too long", help=f"Write {say_exactly(self.most_s)} or less.")
         return seconds
 
     def from_toml(self, value: Any) -> float:

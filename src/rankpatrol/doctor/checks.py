@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rankpatrol.core.records import Missing, Record
-from rankpatrol.doctor import binding, machine, tracing, training
+from rankpatrol.doctor import binding, kubernetes, machine, tracing, training
 from rankpatrol.doctor.groups import judge_groups
 from rankpatrol.doctor.rows import Level, Row
 from rankpatrol.doctor.subject import Subject
@@ -45,6 +45,12 @@ CHECKS = (
         name="scheduler",
         look=lambda subject: machine.look_at_schedulers(subject.environment),
         judge=lambda seen, _: machine.judge_schedulers(seen),
+    ),
+    Check(
+        name="kubernetes",
+        look=lambda subject: kubernetes.look_at_kubernetes(subject.environment),
+        judge=lambda seen, _: kubernetes.judge_kubernetes(seen),
+        deadline_s=kubernetes.LOOK_S,
     ),
     Check(name="gpus", look=lambda _: machine.look_at_gpus(), judge=lambda seen, _: machine.judge_gpus(seen), deadline_s=20.0),
     Check(name="binding", look=lambda subject: binding.look(subject.environment), judge=lambda seen, _: binding.judge_binding(seen)),

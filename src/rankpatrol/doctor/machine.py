@@ -253,11 +253,11 @@ def judge_clock(answer: int | Missing) -> tuple[Row, ...]:
 
 
 def look_at_schedulers(environment: Mapping[str, str]) -> dict[str, tuple[bool, bool]]:
-    """For each scheduler: whether we are inside of it, and whether its command is here."""
+    """For each scheduler: whether we are inside of it, and whether it can be spoken to. Kubernetes has an API instead of commands."""
     path = environment.get("PATH")
     return {
         "Slurm": ("SLURM_JOB_ID" in environment, all(shutil.which(word, path=path) for word in ("squeue", "scontrol", "scancel"))),
-        "Kubernetes": ("KUBERNETES_SERVICE_HOST" in environment, bool(shutil.which("kubectl", path=path))),
+        "Kubernetes": ("KUBERNETES_SERVICE_HOST" in environment, "KUBERNETES_SERVICE_HOST" in environment),
     }
 
 
@@ -266,13 +266,12 @@ def judge_schedulers(found: Mapping[str, tuple[bool, bool]]) -> tuple[Row, ...]:
     rows = []
     for name, (inside, command) in found.items():
         if inside and not command:
-            what = "squeue, scontrol and scancel are" if name == "Slurm" else "kubectl is"
             rows.append(
                 Row(
                     "scheduler",
                     Level.WARNING,
-                    f"we are inside of {name}, and {what} not on PATH",
-                    "Put it on PATH: a job is asked about and ended through its scheduler.",
+                    f"we are inside of {name}, and squeue, scontrol and scancel are not on PATH",
+                    "Put them on PATH: a job is asked about and ended through its scheduler.",
                 )
             )
         elif inside or command:

@@ -29,6 +29,7 @@ from typing import TypeVar
 
 import msgspec
 
+from rankpatrol.core.budget import Budget
 from rankpatrol.core.errors import BadInput, PatrolError
 from rankpatrol.core.records import ProcessId, Record
 from rankpatrol.core.starts import SuspectFile
@@ -81,6 +82,7 @@ class JobSpec(Record, frozen=True, kw_only=True):
     cluster: Cluster | None = None
     metrics: str | None = None
     metrics_textfile: str | None = None
+    budget: Budget = Budget()
 
 
 class RankPlace(Record, frozen=True, kw_only=True):
