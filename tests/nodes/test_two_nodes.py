@@ -132,7 +132,10 @@ def test_a_crash_on_another_node_is_named_before_its_launcher_hears_of_it(tmp_pa
         assert (bundle / "ranks" / "0" / "stack.json").exists(), "the other one was still there to be looked at"
 
 
-def test_a_killed_hub_is_followed_by_one_that_acts_once(tmp_path):
+@pytest.mark.parametrize("port", ["of each attempt", "of all attempts"])
+def test_a_killed_hub_is_followed_by_one_that_acts_once(tmp_path, monkeypatch, port):
+    if port == "of all attempts":
+        monkeypatch.setenv("STATIC", "1")
     with two_nodes(tmp_path, str(TRAINING), "1") as job:
         job.wait_for("alert")
         os.kill(job.agent_of(0), signal.SIGKILL)

@@ -63,6 +63,8 @@ class OtherNodes:
         self._exchange, self._own, self._scratch, self._clock = exchange, own, scratch, clock
         self._known: dict[str, _Node] = {}
         self._heard_since: set[str] = set()
+        # Nodes of which no word was understood yet: when they were heard, and why not.
+        self._strangers: dict[str, tuple[float, str]] = {}
         self._kept: dict[str, str | None] = {}
         self._greeted_at_s = float("-inf")
         self._greeting = Greeting()
@@ -136,7 +138,8 @@ class OtherNodes:
                 unheard.update(dict.fromkeys(self._ranks_of(node, group, None), f"node {node} does not answer: {told.reason}"))
             else:
                 ended += told.ended
-                failed.update(told.failed)
+                unsaid = dict.fromkeys(self._lives(node, group) - {*told.ended}, f"node {node} knows nothing of this rank")
+                failed.update({**unsaid, **told.failed})
         return Ended(ended=tuple(ended), failed=failed, beyond=beyond)
 
     def end_job(self) -> str:
@@ -161,7 +164,9 @@ class OtherNodes:
 
     def lines(self) -> tuple[NodeLine, ...]:
         self._hear()
-        return tuple(
+        now_s = self._clock.mono_s()
+        strangers = (NodeLine(node=name, heard_ago_s=round(now_s - at_s, 1), problem=why) for name, (at_s, why) in self._strangers.items())
+        known = (
             NodeLine(
                 node=name,
                 heard_ago_s=round(self._age_s(node), 1),
@@ -169,8 +174,9 @@ class OtherNodes:
                 clock_ahead_s=round(node.ahead_s, 3),
                 problem=node.problem,
             )
-            for name, node in sorted(self._known.items())
+            for name, node in self._known.items()
         )
+        return tuple(sorted((*known, *strangers), key=lambda line: line.node))
 
     def cut_off(self) -> bool:
         return False
@@ -215,8 +221,11 @@ class OtherNodes:
             if isinstance(state, NodeState):
                 self._known[name] = _Node(state, heard.heard_at_mono, self._clock, known)
                 self._heard_since.add(name)
+                self._strangers.pop(name, None)
             elif known is not None:
                 known.problem = state.reason
+            else:
+                self._strangers[name] = (heard.heard_at_mono, state.reason)
         self._keep()
         self._greet()
 
@@ -242,6 +251,11 @@ class OtherNodes:
         part = self._known[name].part(group)
         there = tuple(place.rank for place in part.places) if part else ()
         return there if ranks is None else tuple(rank for rank in there if rank in set(ranks))
+
+    def _lives(self, name: str, group: str | None) -> set[int]:
+        """Ranks there of whose end nothing is known."""
+        part = self._known[name].part(group)
+        return {place.rank for place in part.places} - {*part.exits, *part.gone} if part else set()
 
     def _scatter(self, nodes: Sequence[str], command: str, body: bytes, deadline_s: float) -> dict[str, bytes | Missing]:
         return self._each(dict.fromkeys(nodes, body), command, deadline_s)

@@ -1,5 +1,6 @@
 """What the agents of one job tell each other, as bytes. Foreign bytes are typed, capped, and refused with a reason."""
 
+import contextlib
 import zlib
 from typing import TypeVar
 
@@ -62,6 +63,11 @@ class NodeState(Record, frozen=True, kw_only=True):
     ordered: OrderedEnd | None = None
     ended: LauncherExit | None = None
     paused: Pause | None = None
+
+
+class _Spoken(Record, frozen=True, kw_only=True):
+    version: int
+    release: str
 
 
 class Look(Record, frozen=True, kw_only=True):
@@ -161,7 +167,14 @@ def state_of(data: bytes) -> NodeState | Missing:
     try:
         state = unpack(data, NodeState)
     except NotOurs as problem:
-        return Missing(str(problem))
-    if state.version != VERSION:
-        return Missing(f"rankpatrol {state.release} there speaks version {state.version}, this one {VERSION}")
-    return state
+        return _other_version(data) or Missing(str(problem))
+    return state if state.version == VERSION else _other_version(data) or state
+
+
+def _other_version(data: bytes) -> Missing | None:
+    """Another version's records may look otherwise, but for their beginning."""
+    with contextlib.suppress(NotOurs):
+        spoken = unpack(data, _Spoken)
+        if spoken.version != VERSION:
+            return Missing(f"rankpatrol {spoken.release[:40]} there speaks version {spoken.version}, this one {VERSION}")
+    return None
