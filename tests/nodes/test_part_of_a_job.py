@@ -209,6 +209,18 @@ def test_a_node_without_a_word_starts_from_what_all_know_to_be_good(run_dir, tmp
     assert "another word stands there: step-8" in unpack(service.answer("start_next", pack(other)), str)
 
 
+def test_nodes_whose_clocks_are_an_hour_apart_pause_for_the_same_time(run_dir, cluster, tmp_path):
+    opened(run_dir, 1)
+    hub, asked = cluster.clock, []
+    node = cluster.node("n2")
+    node.serve(lambda command, body: (asked.append(body) if command == "start_next" else None) or pack(""))
+    node.tell(pack(state("n2", [1])))
+    cluster.others.start_next(NextStart(attempt=1, checkpoint="", not_before_unix_s=hub.unix_s() + 60.0), run_dir.group_of(1), None)
+    ahead = FakeClock(unix_s=hub.unix_s() + 3600.0)
+    NodeService(spec_of(tmp_path), run_dir, "n2", ahead).answer("start_next", asked[0])
+    assert run_dir.read("resume/1.json", ResumePoint).not_before_unix_s == pytest.approx(ahead.unix_s() + 60.0)
+
+
 def test_a_spare_node_keeps_no_word_for_an_attempt_that_it_is_no_part_of(run_dir, tmp_path):
     service = NodeService(spec_of(tmp_path), run_dir, "n5", FakeClock())
     start = StartNext(start=NextStart(attempt=3, checkpoint="step-8"), group=None, after=PORT)

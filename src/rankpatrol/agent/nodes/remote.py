@@ -116,7 +116,8 @@ class OtherNodes:
         return {node: _read(answer, dict[str, Any]) for node, answer in answers.items()}
 
     def start_next(self, start: NextStart, group: str | None, after: str | None) -> dict[str, str]:
-        return self._order(self._heard(), "start_next", pack(StartNext(start=start, group=group, after=after)))
+        said = StartNext(start=start, group=group, after=after, at_unix_s=self._clock.unix_s())
+        return self._order(self._heard(), "start_next", pack(said))
 
     def greet_with(self, *, newest_good: ResumePoint | None = None, start: StartNext | None = None) -> None:
         self._greeting = Greeting(newest_good=newest_good or self._greeting.newest_good, start=start or self._greeting.start)
@@ -234,7 +235,12 @@ class OtherNodes:
         now_s = self._clock.mono_s()
         if now_s - self._greeted_at_s >= _GREET_EVERY_S:
             self._greeted_at_s = now_s
-            self._greeter.submit(self._exchange.scatter, tuple(self._known), "hello", pack(self._greeting), _GREET_EVERY_S / 2)
+            self._greeter.submit(self._exchange.scatter, tuple(self._known), "hello", self._greeting_now(), _GREET_EVERY_S / 2)
+
+    def _greeting_now(self) -> bytes:
+        start = self._greeting.start
+        said = None if start is None else msgspec.structs.replace(start, at_unix_s=self._clock.unix_s())
+        return pack(msgspec.structs.replace(self._greeting, start=said))
 
     def _age_s(self, node: "_Node") -> float:
         return max(0.0, self._clock.mono_s() - node.heard_at_s)

@@ -33,6 +33,7 @@ from rankpatrol.collect.gpus import sample_gpus
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import ProcessSample
+from rankpatrol.core.starts import NextStart
 from rankpatrol.evidence.host import host_facts, kernel_log
 from rankpatrol.evidence.redact import redact_json
 from rankpatrol.formats.kernel_log import kills
@@ -212,10 +213,17 @@ class NodeService:
         if number is None:
             return "which attempt is meant is not known there yet"
         try:
-            standing = self._scheduler.resume_from(msgspec.structs.replace(asked.start, attempt=number))
+            standing = self._scheduler.resume_from(self._in_our_time(asked, number))
         except OSError as problem:
             return f"it cannot be written down: {problem.strerror}"
         return "" if standing == asked.start.checkpoint else f"another word stands there: {standing or 'no checkpoint'}"
+
+    def _in_our_time(self, asked: StartNext, number: int) -> NextStart:
+        """Clocks may be an hour apart, and our ranks wait by ours."""
+        ahead_s = 0.0 if asked.at_unix_s is None else self._clock.unix_s() - asked.at_unix_s
+        not_before = asked.start.not_before_unix_s
+        ours = None if not_before is None else not_before + ahead_s
+        return msgspec.structs.replace(asked.start, attempt=number, not_before_unix_s=ours)
 
     def _number(self, asked: StartNext) -> int | None:
         """Of our own count; None where neither it nor the one before is here: the first word stands, also a wrong one."""

@@ -101,11 +101,15 @@ class OfGroup(Record, frozen=True, kw_only=True):
 
 
 class StartNext(Record, frozen=True, kw_only=True):
-    """How the attempt of this group starts, or, where it has none yet, the one that follows `after`."""
+    """How the attempt of this group starts, or, where it has none yet, the one that follows `after`.
+
+    Times are the wall clock's of whoever says it, who sent it at `at_unix_s`.
+    """
 
     start: NextStart
     group: str | None
     after: str | None
+    at_unix_s: float | None = None
 
 
 class Greeting(Record, frozen=True, kw_only=True):
