@@ -18,7 +18,7 @@ from rankpatrol.agent.eyes import Eyes
 from rankpatrol.agent.nodes import meeting
 from rankpatrol.agent.nodes.follower import Follower
 from rankpatrol.agent.nodes.joined import JoinedScheduler
-from rankpatrol.agent.nodes.others import CutOff, Sight
+from rankpatrol.agent.nodes.others import Alone, CutOff, Sight
 from rankpatrol.agent.nodes.parcel import Parcels
 from rankpatrol.agent.nodes.service import NodeService
 from rankpatrol.agent.nodes.wire import Greeting, Light, Look, NodeState, OfGroup, Seen, StartNext, pack, unpack
@@ -35,7 +35,7 @@ from rankpatrol.evidence.bundle import BundleWriter
 from rankpatrol.incident.records import IncidentState, Stage
 from rankpatrol.judge.records import RankActivity
 from rankpatrol.launch.pauses import Pause, job_switch, lift_pause, set_pause
-from rankpatrol.launch.rundir import ROOMS, JobSpec, ResumePoint, RunDir
+from rankpatrol.launch.rundir import ROOMS, JobSpec, RankExit, ResumePoint, RunDir
 from rankpatrol.launch.rundir import Cluster as Seats
 from scenes import process, rank, stack
 
@@ -364,3 +364,16 @@ def test_no_name_that_a_node_tells_keeps_a_bundle_from_being_sealed(run_dir, tmp
     writer = BundleWriter(tmp_path / "bundle", FakeClock())
     for name in told:
         writer.add(f"host/{name}.json", b"{}")
+
+
+def test_a_node_that_is_cut_off_looks_at_its_crash_once_and_lets_nobody_go(run_dir, tmp_path, monkeypatch):
+    opened(run_dir, 0, [1])
+    run_dir.write("exits/0.1.json", RankExit(exit_status=1, by_request=False, ended_unix_s=1.8e9))
+    looks = []
+    for others, released in ((CutOff(), False), (Alone(), True)):
+        agent = Agent(spec_of(tmp_path, policy="observe"), run_dir, FakeClock(), Voice(), others)
+        monkeypatch.setattr(agent, "_crash", looks.append)
+        for _ in range(3):
+            agent.glance()
+        assert (run_dir.path / "released.0.json").exists() is released, "whoever hears the others releases it"
+    assert len(looks) == 2

@@ -69,6 +69,7 @@ class Agent:
         self._judge_state = JudgeState()
         self._published: Verified | None = None
         self._launcher_gone_at_s: float | None = None
+        self._seen_alone: set[int] = set()
         policy = IncidentPolicy(act=spec.policy != "observe", ask=spec.policy == "ask", budget=spec.budget)
         self.desk = IncidentDesk(policy, self._teller.journal, self._recovery, clock)
         self._recorder = recorder_of(spec, run_dir, self._teller.courier, clock, voice)
@@ -103,8 +104,7 @@ class Agent:
             if not self._spec.checkpoints:
                 self._fix_resume_point(attempt.number + 1)  # no shim waits for it: it must stand before they start
         finally:
-            self._run_dir.write_first(_released(attempt), Released(at_unix_s=self._clock.unix_s()))
-            self._others.release(attempt.group)
+            self._release(attempt)
 
     def cycle(self) -> str:
         """One round, after a glance; returns what is going on in one line."""
@@ -298,8 +298,16 @@ class Agent:
         onset_unix_s = min((seen.ended_unix_s for seen in exits.values()), default=now_unix_s)
         return CrashFound(at_s=now_s, onset_s=now_s - (now_unix_s - onset_unix_s), diagnosis=found)
 
+    def _release(self, attempt: Attempt) -> None:
+        """Cut off, nobody is let go: the first node may be about to look, and a shim does not hold its rank's exit for long."""
+        if self._others.cut_off():
+            self._seen_alone.add(attempt.number)
+            return
+        self._run_dir.write_first(_released(attempt), Released(at_unix_s=self._clock.unix_s()))
+        self._others.release(attempt.group)
+
     def _is_released(self, attempt: Attempt) -> bool:
-        return self._run_dir.read(_released(attempt), Released) is not None
+        return attempt.number in self._seen_alone or self._run_dir.read(_released(attempt), Released) is not None
 
     def _end_attempt(self, attempt: Attempt) -> None:
         self._teller.ended.add(attempt.number)
