@@ -377,3 +377,17 @@ def test_a_node_that_is_cut_off_looks_at_its_crash_once_and_lets_nobody_go(run_d
             agent.glance()
         assert (run_dir.path / "released.0.json").exists() is released, "whoever hears the others releases it"
     assert len(looks) == 2
+
+
+def test_what_a_cut_off_node_makes_of_its_ranks_is_not_remembered_of_any_node(run_dir, tmp_path, monkeypatch):
+    monkeypatch.setenv("RANKPATROL_LEMONS", str(tmp_path / "lemons.json"))
+    opened(run_dir, 0, [1])
+    judged = IncidentState(incident=1, attempt=0, stage=Stage.JUDGED, onset_unix_s=1.8e9, diagnosis=FOUND)
+    for others, remembered in ((CutOff(), False), (Alone(), True)):
+        clock, spec = FakeClock(), spec_of(tmp_path)
+        eyes = Eyes("job", tmp_path, clock, others)
+        eyes.attempt = Roster(run_dir, others).current()
+        recovery = Recovery(spec, run_dir, eyes, clock, Teller(spec, run_dir, clock, Voice()))
+        recovery.remember(judged)
+        assert recovery.lemons.settled(60)
+        assert bool(list(tmp_path.glob("lemons.json*"))) is remembered

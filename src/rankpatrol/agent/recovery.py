@@ -67,7 +67,8 @@ class Recovery:
         self.checkpoints = CheckpointWatch(spec.checkpoints, run_dir.path / _LEDGER, self._carry_ledger)
         self._sealer = Sealer(spec, run_dir, clock, eyes.others)
         self._aside = SettingAside(spec, teller.journal, self.announce, clock.unix_s)
-        self.lemons = LemonWatch(spec, lemon_path(), lambda problem: self.announce(problem, "plain"))
+        # What a node that is cut off makes of its own ranks is no ground for other jobs to leave a node out.
+        self.lemons = LemonWatch(spec, None if eyes.others.cut_off() else lemon_path(), lambda problem: self.announce(problem, "plain"))
 
     def set_bad_checkpoints_aside(self, attempt: int) -> None:
         """Before the ranks of a new attempt choose: the last attempt is over, so nobody writes to them any more."""

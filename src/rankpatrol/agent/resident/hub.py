@@ -13,11 +13,11 @@ from rankpatrol.agent.agent import Agent
 from rankpatrol.agent.nodes.remote import OtherNodes
 from rankpatrol.agent.resident.envelope import JobExchange, Jobs
 from rankpatrol.agent.resident.job_voice import JobVoice
+from rankpatrol.agent.taking_up import take_up
 from rankpatrol.agent.voice import Voice
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.core.records import Record
 from rankpatrol.exchange.port import Exchange
-from rankpatrol.journal import read_events
 from rankpatrol.launch.rundir import JobSpec, LauncherExit, Released, RunDir
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.files import write_atomic
@@ -56,9 +56,7 @@ class HubJob:
         self._spoken_at_s = hub.clock.mono_s()
         self._over = False
         if kept is not None:
-            events = list(read_events(self._run_dir.spool))
-            told = {kind: {event["attempt"] for event in events if event["kind"] == kind} for kind in ("attempt_started", "attempt_ended")}
-            self._agent.adopt(told["attempt_started"], told["attempt_ended"])
+            take_up(self._agent, self._run_dir.spool)
 
     def round(self, spoken_of: tuple[str, ...]) -> str | None:
         """One round; None once the job is over and its last word is said."""
