@@ -149,3 +149,17 @@ def test_what_is_everywhere_or_seldom_or_between_two_names_no_link(moments):
 def test_a_straggler_that_is_named_is_no_link():
     named = msgspec.structs.replace(SLOW, cause="straggler", culprit_ranks=(1,))
     assert degraded_link(named, looks(*["n3>n4 n2>n3"] * 8)) is named
+
+
+def loopback(**facts):
+    return SocketBytes(inode=2, local="127.0.0.1:5000", remote="127.0.0.1:6000", received_bytes=0, **facts)
+
+
+def test_what_a_node_sends_to_itself_tells_of_no_link():
+    busy = [loopback(unacked_segments=4, round_trip_s=0.05)]
+    plain = [connection("n1", "n2")]
+    moment = snapshot(*(on(here, number, sockets=[*busy, *plain] if number == 0 else [loopback()]) for number, here in enumerate(NODES)))
+    assert degraded_link(SLOW, (moment,) * 8) is SLOW
+    dead = loopback(unacked_segments=4, retransmits=7)
+    found = diagnose(seen(on("n1", 0, sockets=[dead]), on("n2", 1, sockets=[loopback()]), on("n3", 2)))
+    assert found.cause != "link_down"

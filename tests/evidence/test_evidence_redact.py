@@ -299,3 +299,9 @@ def test_hostile_text_takes_no_longer_than_its_length(text: str) -> None:
     began = time.process_time()
     redact_text(text)
     assert time.process_time() - began < 3
+
+
+def test_the_token_of_an_exchange_is_a_secret():
+    assert redact_text("rankpatrol run --exchange nats://s3cret-t0ken@n1:4222 torchrun") == (
+        "rankpatrol run --exchange nats://<redacted>@n1:4222 torchrun"
+    )

@@ -225,6 +225,24 @@ def test_another_version_is_said_to_be_one(cluster):
     assert "rankpatrol 9.9 there speaks version" in cluster.others.lines()[0].problem
 
 
+def test_a_node_of_which_no_word_was_ever_understood_is_told_too(cluster):
+    cluster.node("n2").tell(pack({"version": VERSION + 1, "release": "9.9", "what": "nobody here knows"}))
+    cluster.node("n3").tell(b"garbage")
+    cluster.clock.advance(2.0)
+    told = {line.node: (line.heard_ago_s, line.problem) for line in cluster.others.lines()}
+    assert told["n2"] == (2.0, f"rankpatrol 9.9 there speaks version {VERSION + 1}, this one {VERSION}")
+    assert "unknown form" in told["n3"][1]
+    cluster.nodes["n2"].tell(pack(state("n2", [1])))
+    assert [line.problem for line in cluster.others.lines() if line.node == "n2"] == [""]
+
+
+def test_a_node_that_does_not_speak_of_its_ranks_has_not_ended_them(cluster):
+    gone = RankExit(exit_status=0, by_request=False, ended_unix_s=0.0)
+    cluster.node("n2", {"end_attempt": Ended(ended=(1,))}).tell(pack(state("n2", [1, 2, 3], exits={3: gone})))
+    report = cluster.others.end_attempt(GROUP, 0.0)
+    assert (report.ended, list(report.failed)) == ((1,), [2]), "rank 3 had ended before"
+
+
 def test_a_bomb_is_not_unpacked():
     import zlib
 

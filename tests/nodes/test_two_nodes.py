@@ -151,7 +151,10 @@ def test_all_ranks_of_a_job_hear_from_the_first_node_how_it_starts(tmp_path):
         assert "from ''" in (job.job / "attempts" / "0" / "rank1.log").read_text()
 
 
-def test_a_killed_hub_is_followed_by_one_that_acts_once(tmp_path):
+@pytest.mark.parametrize("port", ["of each attempt", "of all attempts"])
+def test_a_killed_hub_is_followed_by_one_that_acts_once(tmp_path, monkeypatch, port):
+    if port == "of all attempts":
+        monkeypatch.setenv("STATIC", "1")
     with two_nodes(tmp_path, str(TRAINING), "1") as job:
         job.wait_for("alert")
         os.kill(job.agent_of(0), signal.SIGKILL)

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from rankpatrol.core.records import Missing
+from rankpatrol.system import background
 from rankpatrol.system.background import Courier, Rounds, within
 
 
@@ -99,3 +100,29 @@ def test_what_the_work_raises_is_raised_to_whoever_waits():
         within(fail, 5, name="fails")
     with pytest.raises(TimeoutError, match="its own"):
         within(time_out, 5, name="times-out")
+
+
+def threads_named(name):
+    return [thread for thread in threading.enumerate() if thread.name == name]
+
+
+def test_rounds_that_nobody_has_any_more_end():
+    rounds = Rounds(lambda: 1, 0, every_s=0.01, name="rounds-of-nobody")
+    assert rounds.now(60) == 1
+    (thread,) = threads_named("rounds-of-nobody")
+    del rounds
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_courier_that_nobody_has_any_more_ends_once_all_is_carried(monkeypatch):
+    monkeypatch.setattr(background, "_OWNER_LOOK_S", 0.01)
+    courier, carried, go = Courier("courier-of-nobody"), [], threading.Event()
+    courier.send(lambda: carried.append(go.wait(60)))
+    courier.send(lambda: carried.append("last"))
+    (thread,) = threads_named("courier-of-nobody")
+    del courier
+    go.set()
+    thread.join(60)
+    assert carried == [True, "last"]
+    assert not thread.is_alive()

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from rankpatrol.agent.agent import Agent
 from rankpatrol.agent.nodes.others import Alone, Others
+from rankpatrol.agent.taking_up import take_up
 from rankpatrol.agent.voice import Voice, stderr_voice
 from rankpatrol.core.errors import PatrolError
-from rankpatrol.journal import read_events
 from rankpatrol.launch.outlived import retire
 from rankpatrol.launch.rundir import Cluster, JobSpec, RunDir
 from rankpatrol.system.clock import SystemClock
@@ -55,9 +55,7 @@ def main(path: Path) -> int:
 
 def _judge(spec: JobSpec, run_dir: RunDir, voice: Voice, stop: threading.Event, others: Others) -> None:
     agent = Agent(spec, run_dir, SystemClock(), voice, others)
-    events = list(read_events(run_dir.spool))
-    told = {kind: {event["attempt"] for event in events if event["kind"] == kind} for kind in ("attempt_started", "attempt_ended")}
-    agent.adopt(told["attempt_started"], told["attempt_ended"])
+    take_up(agent, run_dir.spool)
     _patrol(agent, voice, stop)
     if stop.is_set():
         agent.leave()

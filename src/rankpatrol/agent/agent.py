@@ -69,6 +69,7 @@ class Agent:
         self._judge_state = JudgeState()
         self._published: Verified | None = None
         self._launcher_gone_at_s: float | None = None
+        self._seen_alone: set[int] = set()
         policy = IncidentPolicy(act=spec.policy != "observe", ask=spec.policy == "ask", budget=spec.budget)
         self.desk = IncidentDesk(policy, self._teller.journal, self._recovery, clock)
         self._recorder = recorder_of(spec, run_dir, self._teller.courier, clock, voice)
@@ -103,8 +104,7 @@ class Agent:
             if not self._spec.checkpoints:
                 self._fix_resume_point(attempt.number + 1)  # no shim waits for it: it must stand before they start
         finally:
-            self._run_dir.write_first(_released(attempt), Released(at_unix_s=self._clock.unix_s()))
-            self._others.release(attempt.group)
+            self._release(attempt)
 
     def cycle(self) -> str:
         """One round, after a glance; returns what is going on in one line."""
@@ -123,7 +123,7 @@ class Agent:
         self._mind_people()
         self._teller.room(attempt, full=self._run_dir.is_full())
         self._write_state()
-        return self._teller.one_line(attempt, self._eyes.best_step(), self.desk.open_incident(), self._recovery.switches.latest())
+        return self._teller.one_line(attempt, self._eyes.best_step(), self.desk.open_incident(), self._recovery.pause_known())
 
     def finished(self) -> bool:
         """True once CMD has ended; the last events are then written."""
@@ -163,7 +163,7 @@ class Agent:
     def _mind_people(self) -> None:
         """What people have said since the last round: a pause, its end, an answer to the open question."""
         number = self._eyes.attempt.number if self._eyes.attempt else 0
-        pause = self._recovery.switches.latest()
+        pause = self._recovery.pause_known()
         self._teller.pause(number, pause)
         before = self.desk.open_incident()
         if pause is None:
@@ -187,6 +187,7 @@ class Agent:
         if before is not None and seen.number != before.number:
             self._recovery.set_bad_checkpoints_aside(seen.number)
         self._fix_resume_point(seen.number)
+        self._recovery.scheduler.repeat(seen.number)
         if before is None or seen.number != before.number:
             self._eyes.begin(seen)
         self._eyes.attempt = seen
@@ -197,6 +198,8 @@ class Agent:
 
     def _fix_resume_point(self, number: int) -> None:
         """Its shims wait for this word; after a crash nobody has said it yet."""
+        if self._others.cut_off():
+            return  # one word for all nodes, and it is the first one's: another here would start a part of the job from elsewhere
         outlook = self.desk.outlook()
         unasked = number == 0 and not self._spec.resumes and self._spec.cluster is None
         if unasked or not (self._spec.checkpoints or outlook.says_something()):
@@ -213,7 +216,9 @@ class Agent:
         if good is not None and good != self._published:
             self._published = good
             suspects = self.desk.outlook().suspect_files
-            self._run_dir.write("newest_good.json", ResumePoint(checkpoint=good.path, step=good.step, by="agent", suspect_files=suspects))
+            point = ResumePoint(checkpoint=good.path, step=good.step, by="agent", suspect_files=suspects)
+            self._others.greet_with(newest_good=point)
+            self._run_dir.write("newest_good.json", point)
 
     def _begin_attempt(self, attempt: Attempt) -> None:
         if attempt.number not in self._teller.begun:
@@ -232,9 +237,10 @@ class Agent:
 
     def _watch(self, attempt: Attempt) -> None:
         activities = self._eyes.light()
-        if len(activities) < attempt.world_size():
+        seen = {activity.rank for activity in activities}
+        if any(place.rank not in seen for place in attempt.here()):
             self._teller.unseen(attempt, "the kernel hides ranks from this user (/proc is mounted with hidepid): nothing is told of them")
-        else:
+        elif len(seen) >= attempt.world_size():  # another node may have gone on to the next attempt already
             marked = (activity.phase for activity in activities if not activity.ended)
             self._teller.phase(attempt, marked, joined=all_joined(activities))
         self._teller.progress(attempt, self._eyes.best_step())
@@ -297,8 +303,16 @@ class Agent:
         onset_unix_s = min((seen.ended_unix_s for seen in exits.values()), default=now_unix_s)
         return CrashFound(at_s=now_s, onset_s=now_s - (now_unix_s - onset_unix_s), diagnosis=found)
 
+    def _release(self, attempt: Attempt) -> None:
+        """Cut off, nobody is let go: the first node may be about to look, and a shim does not hold its rank's exit for long."""
+        if self._others.cut_off():
+            self._seen_alone.add(attempt.number)
+            return
+        self._run_dir.write_first(_released(attempt), Released(at_unix_s=self._clock.unix_s()))
+        self._others.release(attempt.group)
+
     def _is_released(self, attempt: Attempt) -> bool:
-        return self._run_dir.read(_released(attempt), Released) is not None
+        return attempt.number in self._seen_alone or self._run_dir.read(_released(attempt), Released) is not None
 
     def _end_attempt(self, attempt: Attempt) -> None:
         self._teller.ended.add(attempt.number)
@@ -332,7 +346,7 @@ class Agent:
     def _state(self, ended: str | None = None) -> bytes:
         view = JobView(self._spec, self._eyes, self._judge_state, self.desk.state, self._recovery.checkpoints.latest(), ended)
         view = view._replace(
-            pause=self._recovery.switches.latest(),
+            pause=self._recovery.pause_known(),
             question=self._question(),
             asides=self._asides.open(),
             nodes=self._others.lines(),

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from rankpatrol.agent.log_watch import LogWatch
-from rankpatrol.agent.nodes.others import Alone, Others
+from rankpatrol.agent.nodes.others import Alone, Others, Sight
 from rankpatrol.agent.roster import Attempt
 from rankpatrol.agent.within import lines_of, locks_of, marks_of, recordings_of, with_known_lines
 from rankpatrol.collect.processes import process_tree, sample_process
@@ -92,8 +92,8 @@ class Eyes:
             at_mono_s=self._clock.mono_s(),
             at_unix_s=self._clock.unix_s(),
             world_size=self.attempt.world_size() if self.attempt else 0,
-            ranks=tuple(sorted((*with_connections(samples), *seen_elsewhere.ranks), key=lambda sample: sample.rank)),
-            silent_nodes=self.others.silent(self._group()),
+            ranks=tuple(sorted((*with_connections(samples), *self._of_others(seen_elsewhere)), key=lambda sample: sample.rank)),
+            silent_nodes=self._silent_nodes(seen_elsewhere),
         )
         self.kills_elsewhere = seen_elsewhere.kills
         if len(self.looks) > 1:
@@ -177,17 +177,28 @@ class Eyes:
         elsewhere = self.attempt.elsewhere if self.attempt else frozenset()
         return {rank: sample for rank, sample in self.processes.items() if rank not in elsewhere}
 
+    def _silent_nodes(self, seen: Sight) -> dict[str, float]:
+        """A node that has just shown its ranks is none, however long that took it."""
+        shown = {sample.node for sample in seen.ranks if isinstance(sample.process, ProcessSample)}
+        return {node: since_s for node, since_s in self.others.silent(self._group()).items() if node not in shown}
+
     def _group(self) -> str | None:
         return self.attempt.group if self.attempt else None
 
     def _light_elsewhere(self) -> tuple[RankActivity, ...]:
-        light = self.others.light(self._group())
-        self.processes.update(light.processes)
-        self.marks.update(light.marks)
-        self.logs.update(light.logs)
-        self._groups.update({rank: marks.groups for rank, marks in light.marks.items()})
-        self._steps.update({activity.rank: activity.step for activity in light.activities if activity.step is not None})
-        return light.activities
+        """Each rank once, and by the node that it was registered on: two may claim the same one."""
+        light, theirs = self.others.light(self._group()), self.attempt.elsewhere if self.attempt else frozenset[int]()
+        activities = {each.rank: each for each in light.activities if each.rank in theirs}
+        self.processes.update({rank: each for rank, each in light.processes.items() if rank in theirs})
+        self.marks.update({rank: each for rank, each in light.marks.items() if rank in theirs})
+        self.logs.update({rank: each for rank, each in light.logs.items() if rank in theirs})
+        self._groups.update({rank: marks.groups for rank, marks in light.marks.items() if rank in theirs})
+        self._steps.update({rank: each.step for rank, each in activities.items() if each.step is not None})
+        return tuple(activities.values())
+
+    def _of_others(self, seen: Sight) -> list[RankSample]:
+        nodes = {place.rank: place.node for place in self.attempt.places if place.rank in self.attempt.elsewhere} if self.attempt else {}
+        return [sample for sample in seen.ranks if nodes.get(sample.rank) == sample.node]
 
     def _records(self) -> tuple[RankRecord, ...]:
         self._places = {place.rank: place for place in self.attempt.places} if self.attempt else {}

@@ -33,6 +33,10 @@ class LemonWatch:
         places = [place for place in attempt.places if place.rank in culprits] if attempt else []
         self._send(Memory(incidents=tuple(self._incident(state, place.node, f"local rank {place.local_rank}") for place in places)))
 
+    def settled(self, deadline_s: float) -> bool:
+        """True once all that was said is kept, or nothing is; False when the deadline passes first."""
+        return self._courier is None or self._courier.delivered(deadline_s)
+
     def _incident(self, state: IncidentState, node: str, device: str) -> NodeIncident:
         return NodeIncident(
             job=self._job,

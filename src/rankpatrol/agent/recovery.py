@@ -69,7 +69,8 @@ class Recovery:
         self.checkpoints = CheckpointWatch(spec.checkpoints, run_dir.path / _LEDGER, self._carry_ledger)
         self._sealer = Sealer(spec, run_dir, clock, eyes.others)
         self._aside = SettingAside(spec, teller.journal, self.announce, clock.unix_s)
-        self.lemons = LemonWatch(spec, lemon_path(), lambda problem: self.announce(problem, "plain"))
+        # What a node that is cut off makes of its own ranks is no ground for other jobs to leave a node out.
+        self.lemons = LemonWatch(spec, None if eyes.others.cut_off() else lemon_path(), lambda problem: self.announce(problem, "plain"))
 
     def set_bad_checkpoints_aside(self, attempt: int) -> None:
         """Before the ranks of a new attempt choose: the last attempt is over, so nobody writes to them any more."""
@@ -100,8 +101,8 @@ class Recovery:
         group = self._run_dir.group_of(state.attempt)
         if (ordered := self._run_dir.read("ending.json", OrderedEnd) or self._eyes.others.ordered(group)) is not None:
             raise NotRecovered(f"the job was told to end by {ordered.signal}: it ends by itself", help="A job that was ended stays ended.")
-        if self._spec.cluster is not None and not self._roster.read(state.attempt).complete():
-            raise NotRecovered(f"not all ranks of attempt {state.attempt} are known: other nodes cannot be heard", help=_PART)
+        if self._spec.cluster is not None and (why := self._a_part(state.attempt)):
+            raise NotRecovered(why, help=_PART)
         self._check_nobody_acts()
         local = self._run_dir.spool / "incidents" / Path(bundle).name
         proof = reopen(local if local.exists() else Path(bundle))
@@ -125,6 +126,16 @@ class Recovery:
             held = within({"lease": lambda: standing(folder, self._clock)}, SWITCH_S)["lease"]
             if isinstance(held, str) and held:
                 raise NotRecovered(held, help="Nothing was done: whoever holds the lease of the Slurm job ends it, or gives it back.")
+
+    def _a_part(self, number: int) -> str:
+        """Why this node would end a part of the job only. Whoever hears half of the nodes or less may be the one that is cut off."""
+        attempt = self._roster.read(number)
+        if not attempt.complete():
+            return f"not all ranks of attempt {number} are known: other nodes cannot be heard"
+        silent, nodes = self._eyes.others.silent(attempt.group), {place.node for place in attempt.places}
+        if silent and 2 * len(silent) >= len(nodes):
+            return f"only {len(nodes) - len(silent)} of {len(nodes)} nodes are heard: this one may be the one that is cut off"
+        return ""
 
     def _requeued(self, state: IncidentState, outlook: Outlook, proof: SealedBundle, tell: Tell) -> bool:
         """Restarts in place come first. Where those have ended, another node may do: True where Slurm has queued the job again."""
@@ -181,7 +192,15 @@ class Recovery:
 
     def paused(self) -> Pause | None:
         """The pause that stands at this moment."""
-        return self.switches.now(SWITCH_S)
+        return self.switches.now(SWITCH_S) or self._paused_elsewhere()
+
+    def pause_known(self) -> Pause | None:
+        """The same as it is known, without waiting."""
+        return self.switches.latest() or self._paused_elsewhere()
+
+    def _paused_elsewhere(self) -> Pause | None:
+        attempt = self._eyes.attempt
+        return self._eyes.others.paused(None if attempt is None else attempt.group)
 
     def answer_command(self, incident: int) -> str:
         """What a person types to say yes."""

@@ -91,10 +91,8 @@ class Sealer:
         here, elsewhere = asked["here"], asked["elsewhere"]
         facts = {"facts": here} if isinstance(here, Missing) else dict(here)
         for node, told in {} if isinstance(elsewhere, Missing) else elsewhere.items():
-            named = re.sub(r"[^\w.-]", "_", node)
-            facts.update(
-                {f"{named}/facts": told} if isinstance(told, Missing) else {f"{named}/{name}": fact for name, fact in told.items()}
-            )
+            by_name: Mapping[str, Any] = {"facts": told} if isinstance(told, Missing) else told
+            facts.update({f"{_file_name(node)}/{_file_name(name)}": fact for name, fact in by_name.items()})
         return facts
 
     def _here(self, pids: list[int], more: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
@@ -103,6 +101,11 @@ class Sealer:
     def _paths(self) -> list[Path]:
         wanted = [self._spec.job_dir, self._spec.checkpoints, "/dev/shm", "/tmp"]  # ruff: ignore[S108] - looked at, not written to
         return [Path(path) for path in wanted if path]
+
+
+def _file_name(told: str) -> str:
+    """A name that another node told: one that no bundle can hold would leave us without any."""
+    return re.sub(r"[^\w.-]", "_", told)[:100].lstrip(".") or "_"
 
 
 def native_stack(sample: RankSample) -> str | Missing:

@@ -3,7 +3,7 @@
 import re
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -84,10 +84,9 @@ def diagnose_silence(scene: Scene) -> Diagnosis | None:
 def diagnose_links(scene: Scene) -> Diagnosis | None:
     """All nodes are heard, all ranks wait, and between some of them nothing that is sent arrives."""
     unheard = _unheard(list(scene.now.ranks), elsewhere=False)
-    nodes = _nodes_of_addresses(scene)
-    pairs = sorted(
-        {tuple(sorted((node, nodes[host]))) for each in unheard if (node := _node(scene, each.rank)) != nodes[(host := _host(each.remote))]}
-    )
+    at = _nodes_of_addresses(scene.now.ranks)
+    ends = ((_node(scene, each.rank), at.get(_host(each.remote))) for each in unheard)
+    pairs = sorted({(min(here, there), max(here, there)) for here, there in ends if there is not None and here != there})
     if not pairs:
         return None
     common = set.intersection(*(set(pair) for pair in pairs))
@@ -145,7 +144,7 @@ _LOOKS, _MOST, _LEAD = 6, 0.6, 0.25
 
 def _pairs_that_wait(look: Snapshot) -> set[tuple[str, str]]:
     """Pairs of nodes between which something is on its way."""
-    at = {_host(each.local): sample.node for sample in look.ranks for each in _sockets(sample)}
+    at = _nodes_of_addresses(look.ranks)
     found = (
         (sample.node, there)
         for sample in look.ranks
@@ -183,9 +182,13 @@ def _sockets(sample: RankSample) -> tuple[SocketBytes, ...]:
     return process.sockets if isinstance(process, ProcessSample) and not isinstance(process.sockets, Missing) else ()
 
 
-def _nodes_of_addresses(scene: Scene) -> dict[str, str]:
-    """Which node an address is on, by the connections of its own ranks."""
-    return {_host(each.local): sample.node for sample in scene.now.ranks for each in _sockets(sample)}
+def _nodes_of_addresses(ranks: Iterable[RankSample]) -> dict[str, str]:
+    """Which node an address is on, by its ranks' connections; one that several have (loopback, a bridge of containers) says nothing."""
+    found: dict[str, set[str]] = {}
+    for sample in ranks:
+        for each in _sockets(sample):
+            found.setdefault(_host(each.local), set()).add(sample.node)
+    return {host: nodes.pop() for host, nodes in found.items() if len(nodes) == 1}
 
 
 def _node(scene: Scene, rank: int) -> str:

@@ -9,6 +9,7 @@ import msgspec
 from rankpatrol.cli.job_state import JobState
 from rankpatrol.config.resolve import Sources, resolve, values
 from rankpatrol.core.errors import BadInput, NoPermission
+from rankpatrol.core.plain import plain
 from rankpatrol.launch.outlived import NOTE
 from rankpatrol.launch.rundir import JobSpec, RunDir, launcher_of, run_dir_folders
 from rankpatrol.system.files import read_plain
@@ -52,22 +53,30 @@ def read_state(folder: Path) -> tuple[JobState, dict[str, Any]]:
 def run_dir_of(folder: Path) -> RunDir:
     """The run directory of a job that runs on this machine. Raises BadInput where the job is over, or runs elsewhere."""
     try:
-        named = msgspec.json.decode(read_plain(folder / "job.json", _MOST_BYTES), type=dict[str, Any]).get("run_dir")
+        told = msgspec.json.decode(read_plain(folder / "job.json", _MOST_BYTES), type=dict[str, Any])
     except (OSError, *_UNREADABLE) as problem:
         raise BadInput(f"{folder / 'job.json'} cannot be read: {problem}", help="Give the job directory of a running job.") from problem
+    named, cluster = told.get("run_dir"), told.get("cluster")
     if not isinstance(named, str) or not named or "\0" in named:
         raise BadInput(f"{folder / 'job.json'} names no run directory", help="Give the job directory of a running job.")
     path = Path(named)
     if not _is_there(path / "job.json"):
         raise BadInput(
             f"the job of {folder} does not run here: its run directory {path} is gone",
-            help="It has ended, or it runs on another machine: type this there. `rankpatrol status` tells which.",
+            help=f"It has ended, or it runs on another machine: type this there. {_say_where(cluster)}",
         )
     if _is_there(path / NOTE):
         raise BadInput(
             f"the job of {folder} is over", help=f"A process of it lives on, and {path} is the record of whose it is: rankpatrol orphans"
         )
     return RunDir(path)
+
+
+def _say_where(cluster: Any) -> str:
+    """Of a job on several nodes, the first one takes words."""
+    if isinstance(cluster, dict) and isinstance(cluster.get("node"), str):
+        return f"This job's first node is {plain(cluster['node'])}."
+    return "`rankpatrol status` tells which."
 
 
 def run_dir_named(job: str) -> RunDir:

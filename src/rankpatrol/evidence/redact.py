@@ -20,6 +20,8 @@ _SHAPES = re.compile(
     r")"
 )
 _URL_LOGIN = re.compile(r"(?<=://)[^\s/:@]{0,256}:[^\s/]{0,512}@")
+# An exchange's address has its token in the place of a user.
+_NATS_TOKEN = re.compile(r"(?<=nats://)[^\s/@]{1,512}@")
 _BEARER = re.compile(r"\b(Bearer[ \t]+)[\w.~+/=:-]{8,}", re.IGNORECASE)
 # What signs a link to storage for whoever holds it: Azure's `sig`, and what other clouds call theirs in full.
 _URL_SIGNATURE = re.compile(r"(?<=[?&])((?:X-Goog-|X-Amz-)?(?:sig|signature)=)[^&\s\"'<>]{8,}", re.IGNORECASE)
@@ -62,6 +64,7 @@ def redact_text(text: str) -> str:
     # Names come before shapes: a value that only begins with a known shape goes as a whole.
     text = _redact_named(text)
     text = _URL_LOGIN.sub(f"{REDACTED}@", text)
+    text = _NATS_TOKEN.sub(f"{REDACTED}@", text)
     text = _URL_SIGNATURE.sub(rf"\g<1>{REDACTED}", text)
     text = _SHAPES.sub(REDACTED, text)
     text = _BEARER.sub(rf"\g<1>{REDACTED}", text)

@@ -174,6 +174,7 @@ class ResumePoint(Record, frozen=True, kw_only=True):
 
 class _Opening(Record, frozen=True):
     group: dict[str, str | int | None]
+    shim_pid: int | None = None
 
 
 class RunDir:
@@ -184,6 +185,7 @@ class RunDir:
         # A shim registers its rank once and whole: what was read need not be read again, four times a second, for all attempts so far.
         self._known: dict[str, RankPlace] = {}
         self._bound: dict[str, Binding] = {}
+        self._opened: dict[int, _Opening] = {}
 
     @classmethod
     def create(cls) -> "RunDir":
@@ -263,12 +265,26 @@ class RunDir:
     def group_of(self, attempt: int) -> str | None:
         """What all ranks of this attempt have in common, on every node; None before its first shim, or for one of an older release.
 
-        torchrun's count of restarts is left out: it differs between nodes.
+        torchrun's count of restarts is left out: it differs between nodes. A rendezvous that keeps its port (static, or one shared store)
+        starts every attempt alike: there, how many of the kind this node has had before is a part of the name.
         """
-        opened = self.read(f"openings/{attempt}.json", _Opening)
+        opened = self._opening(attempt)
         if opened is None:
             return None
-        return msgspec.json.encode({name: value for name, value in sorted(opened.group.items()) if name != "restarts"}).decode()
+        common = _common(opened)
+        # Of a job that was found, each node may have missed other attempts: nothing is counted.
+        again = 0 if opened.shim_pid is None else sum(_common(each) == common for each in self._openings_before(attempt))
+        return msgspec.json.encode({**common, "again": again} if again else common).decode()
+
+    def _opening(self, attempt: int) -> _Opening | None:
+        """Written once and whole."""
+        if attempt not in self._opened and (read := self.read(f"openings/{attempt}.json", _Opening)) is not None:
+            self._opened[attempt] = read
+        return self._opened.get(attempt)
+
+    def _openings_before(self, attempt: int) -> list[_Opening]:
+        numbers = (int(stem) for name in self._names("openings") if (stem := name.removesuffix(".json")).isdecimal())
+        return [opened for number in numbers if number < attempt and (opened := self._opening(number)) is not None]
 
     def exit_of(self, place: RankPlace) -> RankExit | None:
         """How this rank ended, or None while it runs (or where its shim could not say)."""
@@ -291,6 +307,10 @@ class RunDir:
             return [name for name in os.listdir(self.path / room) if name.endswith(".json")]  # ruff: ignore[PTH208] - names only
         except OSError:
             return []
+
+
+def _common(opened: _Opening) -> dict[str, str | int | None]:
+    return {name: value for name, value in sorted(opened.group.items()) if name != "restarts"}
 
 
 def run_dir_folders() -> list[str]:

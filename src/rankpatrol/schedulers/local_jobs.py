@@ -115,6 +115,12 @@ class LocalJobs:
                 return path.absolute()
         return None
 
+    def has_other_nodes(self, job: str) -> bool:
+        """True where this is one node's part of a job of several."""
+        folder = self.folder(job)
+        spec = None if folder is None else _spec(folder)
+        return spec is not None and spec.cluster is not None
+
     def run_dir(self, job: str) -> RunDir | None:
         """Where the job's shims and agent meet; None once it is over."""
         folder = self.folder(job)

@@ -2,16 +2,19 @@
 
 import contextlib
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rankpatrol.core.records import Missing
 
 T = TypeVar("T")
 Deed = Callable[[], None]
+# So often a thread that has nothing to do looks whether anybody has work for it still.
+_OWNER_LOOK_S = 2.0
 
 
 def within(work: Callable[[], T], deadline_s: float, *, name: str) -> T | Missing:
@@ -37,12 +40,12 @@ class Rounds(Generic[T]):
     """Learns something every few seconds, and at once when asked. Whoever asks waits only as long as it wants to."""
 
     def __init__(self, learn: Callable[[], T], first: T, *, every_s: float, name: str) -> None:
-        self._learn, self._every_s = learn, every_s
+        self._learn = learn
         self._latest = first
         self._asked = threading.Event()
         self._round = threading.Condition()
         self._begun = self._done = 0
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        threading.Thread(target=_go_round, args=(weakref.ref(self), self._asked, every_s), name=name, daemon=True).start()
 
     def latest(self) -> T:
         """What was learned last, without waiting."""
@@ -57,52 +60,77 @@ class Rounds(Generic[T]):
             self._round.wait_for(lambda: self._done >= wanted, deadline_s)
         return self._latest
 
-    def _run(self) -> None:
-        while True:
-            self._asked.clear()
-            with self._round:
-                self._begun += 1
-            self._latest = self._learn()
-            with self._round:
-                self._done = self._begun
-                self._round.notify_all()
-            self._asked.wait(self._every_s)
+    def go(self) -> None:
+        """One round; its own thread calls this."""
+        self._asked.clear()
+        with self._round:
+            self._begun += 1
+        self._latest = self._learn()
+        with self._round:
+            self._done = self._begun
+            self._round.notify_all()
+
+
+def _go_round(owner: "weakref.ref[Rounds[Any]]", asked: threading.Event, every_s: float) -> None:
+    """Until nobody has the rounds any more: a process that serves many jobs shall not keep a thread for each that is over."""
+    while (rounds := owner()) is not None:
+        rounds.go()
+        del rounds
+        asked.wait(every_s)
 
 
 class Courier:
     """Carries things, in order, to a place that may be full or may hang. What cannot be carried is tried again with the next thing."""
 
     def __init__(self, name: str, *, most: int = 10_000) -> None:
-        self._waiting: deque[tuple[str | None, Deed]] = deque(maxlen=most)
-        self._change = threading.Condition()
-        self._at_work = False
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        self._load = _Load(most)
+        threading.Thread(target=_carry_on, args=(weakref.ref(self), self._load), name=name, daemon=True).start()
 
     def send(self, deed: Deed, *, instead_of: str | None = None) -> None:
         """Have a deed done; never waits. It takes the place of an earlier one of the same name that has not begun."""
-        with self._change:
+        load = self._load
+        with load.change:
             if instead_of is not None:
-                self._waiting = deque((item for item in self._waiting if item[0] != instead_of), maxlen=self._waiting.maxlen)
-            self._waiting.append((instead_of, deed))
-            self._change.notify_all()
+                load.waiting = deque((item for item in load.waiting if item[0] != instead_of), maxlen=load.waiting.maxlen)
+            load.waiting.append((instead_of, deed))
+            load.change.notify_all()
 
     def waiting(self) -> int:
         """How many things have not been carried yet, with the one that is under way."""
-        return len(self._waiting) + self._at_work
+        return len(self._load.waiting) + self._load.at_work
 
     def delivered(self, deadline_s: float) -> bool:
         """True once all that was sent is done; False when the deadline passes first."""
-        with self._change:
-            return self._change.wait_for(lambda: not self._waiting and not self._at_work, deadline_s)
+        load = self._load
+        with load.change:
+            return load.change.wait_for(lambda: not load.waiting and not load.at_work, deadline_s)
 
-    def _run(self) -> None:
-        while True:
-            with self._change:
-                self._change.wait_for(lambda: bool(self._waiting))
-                _, deed = self._waiting.popleft()
-                self._at_work = True
-            with contextlib.suppress(OSError):  # a deed that must not be lost keeps what it could not do (journal.JsonLines)
-                deed()
-            with self._change:
-                self._at_work = False
-                self._change.notify_all()
+
+class _Load:
+    """What a courier has to carry; it outlives the courier until all is carried."""
+
+    def __init__(self, most: int) -> None:
+        self.waiting: deque[tuple[str | None, Deed]] = deque(maxlen=most)
+        self.change = threading.Condition()
+        self.at_work = False
+
+    def carry_one(self) -> bool:
+        """Do the next thing; False where nothing waits."""
+        with self.change:
+            if not self.waiting:
+                return False
+            _, deed = self.waiting.popleft()
+            self.at_work = True
+        with contextlib.suppress(OSError):  # a deed that must not be lost keeps what it could not do (journal.JsonLines)
+            deed()
+        with self.change:
+            self.at_work = False
+            self.change.notify_all()
+        return True
+
+
+def _carry_on(owner: "weakref.ref[Courier]", load: _Load) -> None:
+    while load.carry_one() or owner() is not None:
+        with load.change:
+            if not load.waiting:
+                load.change.wait(_OWNER_LOOK_S)

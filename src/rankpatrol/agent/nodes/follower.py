@@ -9,8 +9,10 @@ from rankpatrol.agent.agent import Agent
 from rankpatrol.agent.nodes.meeting import Seat
 from rankpatrol.agent.nodes.others import CutOff
 from rankpatrol.agent.nodes.service import NodeService
+from rankpatrol.agent.taking_up import take_up
 from rankpatrol.agent.voice import Voice
 from rankpatrol.core.durations import say_duration
+from rankpatrol.launch.nodes import plain_name
 from rankpatrol.launch.rundir import Cluster, JobSpec, LauncherExit, RunDir, launcher_of
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.process import identify
@@ -64,12 +66,14 @@ class Follower:
     def _judge_alone(self, now_s: float) -> str:
         """What a whole job's agent does, but for acting: a rank that stands here is seen here."""
         if self._alone is None:
-            folder = Path(self._spec.job_dir) / "nodes" / self._node
+            folder = Path(self._spec.job_dir) / "nodes" / plain_name(self._node)
             folder.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):  # the ranks' logs are where they were
                 (folder / "attempts").symlink_to(Path(self._spec.job_dir) / "attempts")
             spec = msgspec.structs.replace(self._spec, policy="observe", job_dir=str(folder), checkpoints=None, record=False)
-            self._alone = Agent(spec, self._run_dir, self._clock, self._voice, CutOff())
+            alone = Agent(spec, self._run_dir, self._clock, self._voice, CutOff())
+            take_up(alone, self._run_dir.spool)
+            self._alone = alone
         self._alone.glance()
         if now_s - self._judged_at_s >= _TELL_EVERY_S:
             self._judged_at_s, self._judged = now_s, self._alone.cycle()

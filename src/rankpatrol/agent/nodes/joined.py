@@ -3,8 +3,9 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from rankpatrol.agent.nodes.others import Others
+from rankpatrol.agent.nodes.wire import StartNext
 from rankpatrol.core.starts import NextStart
-from rankpatrol.launch.rundir import RunDir
+from rankpatrol.launch.rundir import ResumePoint, RunDir
 from rankpatrol.schedulers.local import LocalScheduler
 from rankpatrol.schedulers.port import EndReport
 
@@ -22,6 +23,7 @@ class JoinedScheduler:
         self._own = LocalScheduler(run_dir)
         self._start: NextStart | None = None
         self._know_it: frozenset[str] = frozenset()
+        self._repeated: int | None = None
 
     def describe(self) -> dict[str, object]:
         lines = self._others.lines()
@@ -46,6 +48,21 @@ class JoinedScheduler:
 
     def _heard(self) -> frozenset[str]:
         return frozenset(line.node for line in self._others.lines() if line.heard_ago_s is not None and line.heard_ago_s < _LATE_S)
+
+    def repeat(self, attempt: int) -> None:
+        """Have the others told again how this attempt starts, whoever said it: an agent before us, or our shims when nobody had."""
+        point = None if attempt == self._repeated else self._run_dir.read(f"resume/{attempt}.json", ResumePoint)
+        if point is None:
+            return
+        self._repeated = attempt
+        start = NextStart(
+            attempt=attempt,
+            checkpoint=point.checkpoint,
+            step=point.step,
+            suspect_files=point.suspect_files,
+            not_before_unix_s=point.not_before_unix_s,
+        )
+        self._others.greet_with(start=StartNext(start=start, group=self._run_dir.group_of(attempt), after=None))
 
     def end_job(self) -> str:
         """Torchrun ends its ranks in order; its peers on other nodes are told the same, since they would wait for it."""

@@ -102,3 +102,5 @@ def _look(job_dir: Path, run: str, clock: Clock) -> Rendezvous | Missing:
         return wait_for_hub(job_dir, run, clock, _WITHIN_S)
     except PatrolError as problem:
         return Missing(f"{problem}. {problem.help}")
+    except OSError as problem:  # NFS gives a file up that was replaced while it was read (ESTALE): the next look sees the new one
+        return Missing(f"{job_dir} cannot be read: {problem.strerror}")

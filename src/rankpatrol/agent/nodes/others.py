@@ -5,11 +5,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from rankpatrol.agent.nodes.wire import Ended, Light, Part
+from rankpatrol.agent.nodes.wire import Ended, Light, Part, StartNext
 from rankpatrol.core.records import Missing, Record
 from rankpatrol.core.snapshot import FlightRecording, RankSample
 from rankpatrol.core.starts import NextStart
-from rankpatrol.launch.rundir import OrderedEnd
+from rankpatrol.launch.pauses import Pause
+from rankpatrol.launch.rundir import OrderedEnd, ResumePoint
 
 
 class NodeLine(Record, frozen=True, kw_only=True):
@@ -55,6 +56,10 @@ class Others(Protocol):
         """Tell them how an attempt starts; by node why one could not be told."""
         ...
 
+    def greet_with(self, *, newest_good: ResumePoint | None = None, start: StartNext | None = None) -> None:
+        """Repeat this to them every few seconds; what is None stays as it was."""
+        ...
+
     def release(self, group: str | None) -> None:
         """The evidence is taken: failed ranks' shims may pass their exits on."""
         ...
@@ -69,6 +74,10 @@ class Others(Protocol):
 
     def ordered(self, group: str | None) -> OrderedEnd | None:
         """A user or a scheduler told one of those with ranks of this attempt to end."""
+        ...
+
+    def paused(self, group: str | None) -> Pause | None:
+        """Somebody wants nobody to act on one of those with ranks of this attempt."""
         ...
 
     def silent(self, group: str | None) -> dict[str, float]:
@@ -121,6 +130,9 @@ class Alone:
     def start_next(self, start: NextStart, group: str | None, after: str | None) -> dict[str, str]:
         return {}
 
+    def greet_with(self, *, newest_good: ResumePoint | None = None, start: StartNext | None = None) -> None:
+        return None
+
     def release(self, group: str | None) -> None:
         return None
 
@@ -131,6 +143,9 @@ class Alone:
         return ""
 
     def ordered(self, group: str | None) -> OrderedEnd | None:
+        return None
+
+    def paused(self, group: str | None) -> Pause | None:
         return None
 
     def silent(self, group: str | None) -> dict[str, float]:

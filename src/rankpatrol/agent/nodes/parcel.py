@@ -1,5 +1,6 @@
 """Answers that are too large for one message go as files, which can be fetched."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ class Parcels:
 
     def __init__(self, exchange: Exchange, folder: Path) -> None:
         self._exchange, self._folder, self._count = exchange, folder, 0
+        self._lock = threading.Lock()
 
     def in_one_message(self, answer: Callable[[str, bytes], bytes]) -> Callable[[str, bytes], bytes]:
         """The same answers, each in one message: what is too large is left in a file; a later one takes its place."""
@@ -27,8 +29,9 @@ class Parcels:
         return small
 
     def _leave(self, answer: bytes) -> bytes:
-        self._count = (self._count + 1) % _KEPT
-        name = f"answer-{self._count}"
+        with self._lock:  # answers are given on several threads
+            self._count = (self._count + 1) % _KEPT
+            name = f"answer-{self._count}"
         path = self._folder / f"{name}.bin"
         write_private(path, answer)
         self._exchange.offer(name, path)

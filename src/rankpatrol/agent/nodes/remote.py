@@ -13,6 +13,7 @@ from rankpatrol.agent.nodes.others import NodeLine, Sight
 from rankpatrol.agent.nodes.times import in_our_time
 from rankpatrol.agent.nodes.wire import (
     Ended,
+    Greeting,
     Light,
     Look,
     NodeState,
@@ -32,7 +33,8 @@ from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import FlightRecording, RankSample
 from rankpatrol.core.starts import NextStart
 from rankpatrol.exchange.port import Exchange
-from rankpatrol.launch.rundir import OrderedEnd
+from rankpatrol.launch.pauses import Pause
+from rankpatrol.launch.rundir import OrderedEnd, ResumePoint
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.files import write_atomic
 
@@ -61,8 +63,11 @@ class OtherNodes:
         self._exchange, self._own, self._scratch, self._clock = exchange, own, scratch, clock
         self._known: dict[str, _Node] = {}
         self._heard_since: set[str] = set()
+        # Nodes of which no word was understood yet: when they were heard, and why not.
+        self._strangers: dict[str, tuple[float, str]] = {}
         self._kept: dict[str, str | None] = {}
         self._greeted_at_s = float("-inf")
+        self._greeting = Greeting()
         self._greeter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="greeter")
         self._recall()
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="other-nodes")
@@ -111,7 +116,12 @@ class OtherNodes:
         return {node: _read(answer, dict[str, Any]) for node, answer in answers.items()}
 
     def start_next(self, start: NextStart, group: str | None, after: str | None) -> dict[str, str]:
-        return self._order(self._heard(), "start_next", pack(StartNext(start=start, group=group, after=after)))
+        said = StartNext(start=start, group=group, after=after, at_unix_s=self._clock.unix_s())
+        return self._order(self._heard(), "start_next", pack(said))
+
+    def greet_with(self, *, newest_good: ResumePoint | None = None, start: StartNext | None = None) -> None:
+        self._greeting = Greeting(newest_good=newest_good or self._greeting.newest_good, start=start or self._greeting.start)
+        self._greeted_at_s = float("-inf")
 
     def release(self, group: str | None) -> None:
         self._order(self._with(group), "release", pack(OfGroup(group=group or "")))
@@ -129,7 +139,8 @@ class OtherNodes:
                 unheard.update(dict.fromkeys(self._ranks_of(node, group, None), f"node {node} does not answer: {told.reason}"))
             else:
                 ended += told.ended
-                failed.update(told.failed)
+                unsaid = dict.fromkeys(self._lives(node, group) - {*told.ended}, f"node {node} knows nothing of this rank")
+                failed.update({**unsaid, **told.failed})
         return Ended(ended=tuple(ended), failed=failed, beyond=beyond)
 
     def end_job(self) -> str:
@@ -139,6 +150,10 @@ class OtherNodes:
     def ordered(self, group: str | None) -> OrderedEnd | None:
         states = (self._known[name].state for name in self._with(group))
         return next((state.ordered for state in states if state.ordered is not None), None)
+
+    def paused(self, group: str | None) -> Pause | None:
+        states = (self._known[name].state for name in self._with(group))
+        return next((state.paused for state in states if state.paused is not None), None)
 
     def silent(self, group: str | None) -> dict[str, float]:
         ages = {name: self._age_s(self._known[name]) for name in self._with(group) if self._known[name].state.ended is None}
@@ -150,7 +165,9 @@ class OtherNodes:
 
     def lines(self) -> tuple[NodeLine, ...]:
         self._hear()
-        return tuple(
+        now_s = self._clock.mono_s()
+        strangers = (NodeLine(node=name, heard_ago_s=round(now_s - at_s, 1), problem=why) for name, (at_s, why) in self._strangers.items())
+        known = (
             NodeLine(
                 node=name,
                 heard_ago_s=round(self._age_s(node), 1),
@@ -158,8 +175,9 @@ class OtherNodes:
                 clock_ahead_s=round(node.ahead_s, 3),
                 problem=node.problem,
             )
-            for name, node in sorted(self._known.items())
+            for name, node in self._known.items()
         )
+        return tuple(sorted((*known, *strangers), key=lambda line: line.node))
 
     def cut_off(self) -> bool:
         return False
@@ -204,8 +222,11 @@ class OtherNodes:
             if isinstance(state, NodeState):
                 self._known[name] = _Node(state, heard.heard_at_mono, self._clock, known)
                 self._heard_since.add(name)
+                self._strangers.pop(name, None)
             elif known is not None:
                 known.problem = state.reason
+            else:
+                self._strangers[name] = (heard.heard_at_mono, state.reason)
         self._keep()
         self._greet()
 
@@ -214,7 +235,12 @@ class OtherNodes:
         now_s = self._clock.mono_s()
         if now_s - self._greeted_at_s >= _GREET_EVERY_S:
             self._greeted_at_s = now_s
-            self._greeter.submit(self._exchange.scatter, tuple(self._known), "hello", b"", _GREET_EVERY_S / 2)
+            self._greeter.submit(self._exchange.scatter, tuple(self._known), "hello", self._greeting_now(), _GREET_EVERY_S / 2)
+
+    def _greeting_now(self) -> bytes:
+        start = self._greeting.start
+        said = None if start is None else msgspec.structs.replace(start, at_unix_s=self._clock.unix_s())
+        return pack(msgspec.structs.replace(self._greeting, start=said))
 
     def _age_s(self, node: "_Node") -> float:
         return max(0.0, self._clock.mono_s() - node.heard_at_s)
@@ -231,6 +257,11 @@ class OtherNodes:
         part = self._known[name].part(group)
         there = tuple(place.rank for place in part.places) if part else ()
         return there if ranks is None else tuple(rank for rank in there if rank in set(ranks))
+
+    def _lives(self, name: str, group: str | None) -> set[int]:
+        """Ranks there of whose end nothing is known."""
+        part = self._known[name].part(group)
+        return {place.rank for place in part.places} - {*part.exits, *part.gone} if part else set()
 
     def _scatter(self, nodes: Sequence[str], command: str, body: bytes, deadline_s: float) -> dict[str, bytes | Missing]:
         return self._each(dict.fromkeys(nodes, body), command, deadline_s)

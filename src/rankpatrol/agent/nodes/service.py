@@ -1,5 +1,6 @@
 """What a node does for the agent that judges: tells its state, looks when asked, and carries out orders about its own ranks."""
 
+import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from rankpatrol.agent.eyes import Eyes
 from rankpatrol.agent.nodes.wire import (
     VERSION,
     Ended,
+    Greeting,
     Light,
     Look,
     NodeState,
@@ -25,21 +27,26 @@ from rankpatrol.agent.nodes.wire import (
 )
 from rankpatrol.agent.roster import Attempt, read_attempt
 from rankpatrol.agent.sealing import native_stack
+from rankpatrol.agent.switches import Switches
 from rankpatrol.agent.within import lines_of, recordings_of
 from rankpatrol.collect.gpus import sample_gpus
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import ProcessSample
+from rankpatrol.core.starts import NextStart
 from rankpatrol.evidence.host import host_facts, kernel_log
 from rankpatrol.evidence.redact import redact_json
 from rankpatrol.formats.kernel_log import kills
-from rankpatrol.launch.rundir import JobSpec, LauncherExit, OrderedEnd, Released, RunDir
+from rankpatrol.launch.rundir import JobSpec, LauncherExit, OrderedEnd, Released, ResumePoint, RunDir
 from rankpatrol.schedulers.local import LocalScheduler
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.files import write_atomic
 
 _HOST_S = 6.0
-_COPIES = "evidence"
+# A close look takes up to some ten seconds, a light round some milliseconds.
+_TURN_S = 0.5
+# A look at 16 ranks is some MB; an incident takes a few of them.
+_COPIES, _COPIES_KEPT = "evidence", 24
 _NOT_HERE = "this node has no ranks of that attempt"
 
 
@@ -51,6 +58,9 @@ class NodeService:
         self._eyes = Eyes(spec.job, Path(spec.job_dir), clock)
         self._scheduler = LocalScheduler(run_dir)
         self._turn = threading.RLock()
+        self._switches = None if spec.attached else Switches(run_dir)
+        self._told = (-1, Light())
+        self._newest_good: ResumePoint | None = None
         self._greeted_at_s: float | None = None
         self._answers: dict[str, Callable[[bytes], object]] = {
             "hello": self._hello,
@@ -75,10 +85,8 @@ class NodeService:
 
     def state(self) -> bytes:
         """What this node tells now, after a light round."""
-        with self._turn:
-            numbers = self._run_dir.claimed_attempts()[-2:]
-            attempts = [read_attempt(self._run_dir, number) for number in numbers]
-            light = self._light(attempts[-1]) if attempts else Light()
+        attempts = [read_attempt(self._run_dir, number) for number in self._run_dir.claimed_attempts()[-2:]]
+        light = self._light_now(attempts[-1]) if attempts else Light()
         state = NodeState(
             version=VERSION,
             release=__version__,
@@ -89,6 +97,7 @@ class NodeService:
             light=light,
             ordered=self._run_dir.read("ending.json", OrderedEnd),
             ended=self._run_dir.read("launcher_exit.json", LauncherExit),
+            paused=None if self._switches is None else self._switches.latest(),
         )
         return pack(state)
 
@@ -101,6 +110,16 @@ class NodeService:
         numbers = self._run_dir.claimed_attempts()
         attempt = read_attempt(self._run_dir, numbers[-1]) if numbers else None
         return (-1, 0) if attempt is None else (attempt.number, len(attempt.exits) + len(attempt.gone) + 1000 * len(attempt.places))
+
+    def _light_now(self, attempt: Attempt) -> Light:
+        """While a close look is under way the last one stands: a node that says nothing meanwhile would count as lost."""
+        if self._turn.acquire(timeout=_TURN_S):
+            try:
+                self._told = (attempt.number, self._light(attempt))
+            finally:
+                self._turn.release()
+        number, light = self._told
+        return light if number == attempt.number else Light()
 
     def _light(self, attempt: Attempt) -> Light:
         before = self._eyes.attempt
@@ -126,8 +145,15 @@ class NodeService:
         numbers = [number for number in self._run_dir.claimed_attempts() if self._run_dir.group_of(number) == group]
         return read_attempt(self._run_dir, numbers[-1]) if numbers else None
 
-    def _hello(self, _body: bytes) -> str:
-        return ""
+    def _hello(self, body: bytes) -> str:
+        told = unpack(body, Greeting) if body else Greeting()
+        if self._spec.attached:  # whose ranks nobody starts through us
+            return ""
+        if told.newest_good is not None and told.newest_good != self._newest_good:
+            self._run_dir.write("newest_good.json", told.newest_good)
+            self._newest_good = told.newest_good
+        begun = told.start is not None and self._attempt(told.start.group or "") is not None
+        return self._write_start(told.start) if told.start is not None and begun else ""
 
     def _look(self, body: bytes) -> Seen:
         asked = unpack(body, Look)
@@ -144,11 +170,16 @@ class NodeService:
         return told
 
     def _keep(self, name: str, told: Seen) -> None:
-        """On our own disk first: what goes over the bus is a copy."""
+        """On our own disk first: what goes over the bus is a copy. Where that is full, the answer is the only one."""
         folder = self._run_dir.spool / _COPIES
-        folder.mkdir(exist_ok=True)
         plain = redact_json(msgspec.to_builtins(told))
-        write_atomic(folder / f"{Path(name).name or 'look'}.json", msgspec.json.encode(plain), durable=True)
+        # A later agent of the first node counts its looks anew.
+        path = folder / f"{self._clock.unix_s():.0f}-{Path(name).name[:80]}.json"
+        with contextlib.suppress(OSError):
+            folder.mkdir(exist_ok=True)
+            write_atomic(path, msgspec.json.encode(plain), durable=True)
+            for older in sorted(folder.iterdir(), key=lambda copy: copy.stat().st_mtime_ns)[:-_COPIES_KEPT]:
+                older.unlink()
 
     def _recordings(self, body: bytes) -> dict[int, Any]:
         asked = unpack(body, OfRanks)
@@ -175,20 +206,33 @@ class NodeService:
 
     def _start_next(self, body: bytes) -> str:
         """Nobody's word but the judging agent's: so all nodes start from the same checkpoint."""
-        asked = unpack(body, StartNext)
+        return self._write_start(unpack(body, StartNext))
+
+    def _write_start(self, asked: StartNext) -> str:
         number = self._number(asked)
+        if number is None:
+            return "which attempt is meant is not known there yet"
         try:
-            self._scheduler.resume_from(msgspec.structs.replace(asked.start, attempt=number))
+            standing = self._scheduler.resume_from(self._in_our_time(asked, number))
         except OSError as problem:
             return f"it cannot be written down: {problem.strerror}"
-        return ""
+        return "" if standing == asked.start.checkpoint else f"another word stands there: {standing or 'no checkpoint'}"
 
-    def _number(self, asked: StartNext) -> int:
+    def _in_our_time(self, asked: StartNext, number: int) -> NextStart:
+        """Clocks may be an hour apart, and our ranks wait by ours."""
+        ahead_s = 0.0 if asked.at_unix_s is None else self._clock.unix_s() - asked.at_unix_s
+        not_before = asked.start.not_before_unix_s
+        ours = None if not_before is None else not_before + ahead_s
+        return msgspec.structs.replace(asked.start, attempt=number, not_before_unix_s=ours)
+
+    def _number(self, asked: StartNext) -> int | None:
+        """Of our own count; None where neither it nor the one before is here: the first word stands, also a wrong one."""
         here = self._attempt(asked.group) if asked.group else None
         if here is not None:
             return here.number
         before = self._attempt(asked.after) if asked.after else None
-        return before.number + 1 if before is not None else len(self._run_dir.claimed_attempts())
+        begun = self._run_dir.claimed_attempts()
+        return before.number + 1 if before is not None and before.number == begun[-1] else None
 
     def _release(self, body: bytes) -> str:
         attempt = self._attempt(unpack(body, OfGroup).group)

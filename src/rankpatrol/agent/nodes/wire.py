@@ -1,5 +1,6 @@
 """What the agents of one job tell each other, as bytes. Foreign bytes are typed, capped, and refused with a reason."""
 
+import contextlib
 import zlib
 from typing import TypeVar
 
@@ -10,7 +11,8 @@ from rankpatrol.core.records import Missing, Record
 from rankpatrol.core.snapshot import LogSample, Marks, ProcessSample, RankSample
 from rankpatrol.core.starts import NextStart
 from rankpatrol.judge.records import RankActivity
-from rankpatrol.launch.rundir import LauncherExit, OrderedEnd, RankExit, RankPlace
+from rankpatrol.launch.pauses import Pause
+from rankpatrol.launch.rundir import LauncherExit, OrderedEnd, RankExit, RankPlace, ResumePoint
 
 # Another number is another meaning of these records: such a node is told apart, not guessed at.
 VERSION = 1
@@ -60,6 +62,12 @@ class NodeState(Record, frozen=True, kw_only=True):
     light: Light
     ordered: OrderedEnd | None = None
     ended: LauncherExit | None = None
+    paused: Pause | None = None
+
+
+class _Spoken(Record, frozen=True, kw_only=True):
+    version: int
+    release: str
 
 
 class Look(Record, frozen=True, kw_only=True):
@@ -93,11 +101,25 @@ class OfGroup(Record, frozen=True, kw_only=True):
 
 
 class StartNext(Record, frozen=True, kw_only=True):
-    """How the attempt of this group starts, or, where it has none yet, the one that follows `after`."""
+    """How the attempt of this group starts, or, where it has none yet, the one that follows `after`.
+
+    Times are the wall clock's of whoever says it, who sent it at `at_unix_s`.
+    """
 
     start: NextStart
     group: str | None
     after: str | None
+    at_unix_s: float | None = None
+
+
+class Greeting(Record, frozen=True, kw_only=True):
+    """What the judging agent says every few seconds: the newest verified checkpoint, and how the attempt that runs started.
+
+    So whoever has not heard an order, has joined since, or must start its ranks without any word, starts them from where all others do.
+    """
+
+    newest_good: ResumePoint | None = None
+    start: StartNext | None = None
 
 
 class Ended(Record, frozen=True, kw_only=True):
@@ -149,7 +171,14 @@ def state_of(data: bytes) -> NodeState | Missing:
     try:
         state = unpack(data, NodeState)
     except NotOurs as problem:
-        return Missing(str(problem))
-    if state.version != VERSION:
-        return Missing(f"rankpatrol {state.release} there speaks version {state.version}, this one {VERSION}")
-    return state
+        return _other_version(data) or Missing(str(problem))
+    return state if state.version == VERSION else _other_version(data) or state
+
+
+def _other_version(data: bytes) -> Missing | None:
+    """Another version's records may look otherwise, but for their beginning."""
+    with contextlib.suppress(NotOurs):
+        spoken = unpack(data, _Spoken)
+        if spoken.version != VERSION:
+            return Missing(f"rankpatrol {spoken.release[:40]} there speaks version {spoken.version}, this one {VERSION}")
+    return None

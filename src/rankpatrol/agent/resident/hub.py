@@ -13,11 +13,11 @@ from rankpatrol.agent.agent import Agent
 from rankpatrol.agent.nodes.remote import OtherNodes
 from rankpatrol.agent.resident.envelope import JobExchange, Jobs
 from rankpatrol.agent.resident.job_voice import JobVoice
+from rankpatrol.agent.taking_up import take_up
 from rankpatrol.agent.voice import Voice
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.core.records import Record
 from rankpatrol.exchange.port import Exchange
-from rankpatrol.journal import read_events
 from rankpatrol.launch.rundir import JobSpec, LauncherExit, Released, RunDir
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.files import write_atomic
@@ -56,9 +56,7 @@ class HubJob:
         self._spoken_at_s = hub.clock.mono_s()
         self._over = False
         if kept is not None:
-            events = list(read_events(self._run_dir.spool))
-            told = {kind: {event["attempt"] for event in events if event["kind"] == kind} for kind in ("attempt_started", "attempt_ended")}
-            self._agent.adopt(told["attempt_started"], told["attempt_ended"])
+            take_up(self._agent, self._run_dir.spool)
 
     def round(self, spoken_of: tuple[str, ...]) -> str | None:
         """One round; None once the job is over and its last word is said."""
@@ -79,9 +77,16 @@ class HubJob:
         for group in self._others.newest_groups():
             if group not in self._numbers:
                 number = self._numbers[group] = len(self._numbers)
-                opened = {"group": msgspec.json.decode(group)} if group else {"group": {}}
+                opened = {"group": _group(group)}
                 write_atomic(self._run_dir.path / "openings" / f"{number}.json", msgspec.json.encode(opened))
                 self._run_dir.write(f"claims/{number}.hub.json", Released(at_unix_s=self._clock.unix_s()))
+
+
+def _group(text: str) -> dict[str, object]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, object])
+    except msgspec.MsgspecError:
+        return {}  # an older release's, or nobody's: no attempt is made of it
 
 
 class Hub:
@@ -95,7 +100,8 @@ class Hub:
 
     def round(self) -> str:
         """One round over all jobs; what goes on, in a line."""
-        for key in self.jobs.hear():
+        # Also those that ended while no hub was there: they get their last word, and their records do not lie about.
+        for key in (*self.jobs.hear(), *self._kept):
             if key not in self._judged:
                 self._try(key, functools.partial(self._begin, key))
         for key, job in list(self._judged.items()):
@@ -155,6 +161,8 @@ class Hub:
             deed()
         except (PatrolError, OSError) as problem:
             self.voice.say(f"{key}: a round failed: {problem}", "alert")
+        except Exception as problem:  # ruff: ignore[BLE001] - what nodes say is foreign, and the hub is all other jobs' as well
+            self.voice.say(f"{key}: a round failed: {type(problem).__name__}: {problem}", "alert")
 
 
 def _read_kept(folder: Path) -> dict[str, _Kept]:

@@ -1,7 +1,9 @@
 """The agent that stays on a node: it finds the jobs that run there, tells the hub of each, and looks when it is asked. It ends nothing."""
 
+import contextlib
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from rankpatrol.agent.attachment import Attachment
@@ -10,7 +12,7 @@ from rankpatrol.agent.nodes.service import NodeService
 from rankpatrol.agent.nodes.wire import pack, unpack
 from rankpatrol.agent.resident.envelope import Envelope, ToJob
 from rankpatrol.agent.watching import RENEW_EVERY_S, SURVEY_EVERY_S, Wanted, look_around
-from rankpatrol.core.errors import BadInput
+from rankpatrol.core.errors import BadInput, PatrolError
 from rankpatrol.core.records import Record
 from rankpatrol.discover.records import FoundJob
 from rankpatrol.exchange.port import Exchange
@@ -68,6 +70,7 @@ class ResidentNode:
     def __init__(self, exchange: Exchange, plan: Plan, clock: Clock) -> None:
         self._exchange, self._plan, self._clock = exchange, plan, clock
         self._parts: dict[str, _Part] = {}
+        self._troubles: dict[str, str] = {}
         self._parcels = Parcels(exchange, plan.folder)
         self._surveyed_at_s = self._told_at_s = float("-inf")
         exchange.serve(self._parcels.in_one_message(self.answer))
@@ -80,12 +83,12 @@ class ResidentNode:
         if age_s >= SURVEY_EVERY_S or (renewed and age_s >= RENEW_EVERY_S):
             self._surveyed_at_s = now_s
             self._take_in(look_around(Wanted())[0])
-        self._let_go()
         if now_s - self._told_at_s >= self._plan.every_s:
             self._told_at_s = now_s
-            self._exchange.tell(pack(Envelope(jobs={key: part.service.state() for key, part in self._parts.items()})))
+            self._tell()
         where = "the hub is there" if self._exchange.connected() else f"no hub: {self._exchange.trouble()}"
-        return f"{len(self._parts)} jobs · {where}"
+        troubles = "".join(f" · {key}: {why}" for key, why in list(self._troubles.items())[:3])
+        return f"{len(self._parts)} jobs · {where}{troubles}"
 
     def answer(self, command: str, body: bytes) -> bytes:
         """The reply to one order. Raises PatrolError for what is no look, and for a job that is not here."""
@@ -104,18 +107,38 @@ class ResidentNode:
             part.attachment.run_dir.remove()
         self._parts.clear()
 
-    def _take_in(self, found: tuple[FoundJob, ...]) -> None:
-        for job in found:
-            if job.patrolled_by and Path(job.patrolled_by).exists():
-                continue
-            if job.shared_key not in self._parts:
-                self._parts[job.shared_key] = _Part(job, self._plan, self._clock)
-            part = self._parts[job.shared_key]
-            part.job = job
-            part.attachment.register(job)
+    def _tell(self) -> None:
+        """A part that is over is told once more, with its ranks gone: else they would only fall silent, and look lost."""
+        over = [key for key, part in self._parts.items() if not part.lives()]
+        told: dict[str, bytes] = {}
+        for key, part in self._parts.items():
+            with self._troubled(key):
+                told[key] = part.service.state()
+        self._exchange.tell(pack(Envelope(jobs=told)))
+        for key in over:
+            self._parts.pop(key).attachment.run_dir.remove()
 
-    def _let_go(self) -> None:
-        for key, part in list(self._parts.items()):
-            if not part.lives():
-                part.attachment.run_dir.remove()
-                del self._parts[key]
+    def _take_in(self, found: tuple[FoundJob, ...]) -> None:
+        self._troubles.clear()
+        for job in found:
+            if not (job.patrolled_by and Path(job.patrolled_by).exists()):
+                with self._troubled(job.key):
+                    self._register(job)
+
+    def _register(self, job: FoundJob) -> None:
+        part = self._parts.get(job.shared_key)
+        if part is None:
+            part = self._parts[job.shared_key] = _Part(job, self._plan, self._clock)
+        elif part.job.key != job.key and not part.renews():
+            raise BadInput("two jobs of one name run here: the first that was found is watched", help="Give each its own --rdzv-id.")
+        part.job = job
+        part.attachment.register(job)
+
+    @contextlib.contextmanager
+    def _troubled(self, key: str) -> Iterator[None]:
+        """One job's trouble is not the others'."""
+        try:
+            yield
+            self._troubles.pop(key, None)
+        except (PatrolError, OSError) as problem:
+            self._troubles[key] = str(problem)
