@@ -11,7 +11,7 @@ from rankpatrol.agent.crash_watch import look_at_crash
 from rankpatrol.agent.desk import IncidentDesk
 from rankpatrol.agent.eyes import Eyes, all_joined
 from rankpatrol.agent.looking import forbidden, look_closely
-from rankpatrol.agent.metrics_post import agent_now, post_of
+from rankpatrol.agent.metrics_post import Keeper, MetricsPost, agent_now, keeper_of, post_of
 from rankpatrol.agent.nodes.others import Alone, Others
 from rankpatrol.agent.orphan_watch import OrphanWatch
 from rankpatrol.agent.pace_watch import PaceWatch
@@ -51,6 +51,8 @@ from rankpatrol.system.process import identify
 ORPHANS_S = 6.0
 # The other nodes' launchers end with ours, or are ended by it; their last words shall be in the record.
 _LAST_WORDS_S = 5.0
+# A row of state.json for each rank: those of a large job are written every few seconds.
+_STATE_RANKS, _STATE_RANKS_A_SECOND, _STATE_MOST_S = 64, 160, 5.0
 _ALONE = Alone()
 
 
@@ -68,14 +70,21 @@ class Agent:
         self._judge_state = JudgeState()
         self._published: Verified | None = None
         self._launcher_gone_at_s: float | None = None
+        self._state_due_at_s = float("-inf")
         self.desk = IncidentDesk(
             IncidentPolicy(act=spec.policy != "observe", ask=spec.policy == "ask"), self._teller.journal, self._recovery, clock
         )
         self._recorder = recorder_of(spec, run_dir, self._teller.courier, clock, voice)
         self._recorder.begin(self._policy, self._judge_state)
-        self._metrics = post_of(spec, self._teller, clock)
+        self._metrics: MetricsPost = post_of(spec, self._teller, clock)
         self._asides = Asides(self._teller.journal, self._recovery, self.desk.next_number, clock)
         self._pace = PaceWatch(self._eyes, self._asides, clock)
+
+    def keep_readings(self) -> Keeper:
+        """Before anything else: keep this job's readings for whoever serves those of many."""
+        keeper = keeper_of(self._spec, self._teller, self._clock)
+        self._metrics = keeper
+        return keeper
 
     def adopt(self, begun: set[int], ended: set[int]) -> None:
         """Go on where an earlier agent stopped: what it has told is not told again, and the judge starts to look afresh."""
@@ -121,7 +130,8 @@ class Agent:
             self._orphans.ranks_gone(attempt)
             self._watch(attempt)
         self._mind_people()
-        self._write_state()
+        if self._clock.mono_s() >= self._state_due_at_s:
+            self._write_state()
         return self._teller.one_line(attempt, self._eyes.best_step(), self.desk.open_incident(), self._recovery.switches.latest())
 
     def finished(self) -> bool:
@@ -144,6 +154,14 @@ class Agent:
         now_s = self._clock.mono_s()
         self._launcher_gone_at_s = self._launcher_gone_at_s or now_s
         return not self._others.over() and now_s - self._launcher_gone_at_s < _LAST_WORDS_S
+
+    def sees_something_odd(self) -> bool:
+        """True while the judge looks closer, or an incident is open: rounds should come quickly."""
+        return self._judge_state.looked_at_s is not None or self.desk.open_incident() is not None
+
+    def ranks(self) -> int:
+        """How many ranks the attempt has."""
+        return self._eyes.attempt.world_size() if self._eyes.attempt else 0
 
     def leave(self) -> None:
         """The job goes on without us: somebody has told us to go."""
@@ -226,7 +244,9 @@ class Agent:
         if self._ordered() is None:
             # In whole milliseconds, so that a recording can be small and exact.
             self._judge(Observed(at_s=round(self._clock.mono_s(), 3), ranks=activities))
-            self._pace.round(attempt, odd=self._judge_state.looked_at_s is not None)
+            # Counters of different moments, some seconds apart, tell no step's time.
+            seldom = any(activity.seen_at_s is not None for activity in activities)
+            self._pace.round(attempt, odd=seldom or self._judge_state.looked_at_s is not None)
             self._asides.follow_losses(attempt.number, self._eyes.logs)
 
     def _judge(self, event: Event) -> None:
@@ -327,6 +347,7 @@ class Agent:
     def _write_state(self, ended: str | None = None) -> None:
         content = self._state(ended)
         self._metrics.publish(content)
+        self._state_due_at_s = self._clock.mono_s() + min(_STATE_MOST_S, max(0, self.ranks() - _STATE_RANKS) / _STATE_RANKS_A_SECOND)
         path = Path(self._spec.job_dir) / "state.json"
         self._teller.courier.send(lambda: write_atomic(path, content), instead_of="state.json")
 

@@ -49,7 +49,10 @@ class Light(Record, frozen=True, kw_only=True):
 
 
 class NodeState(Record, frozen=True, kw_only=True):
-    """One node's newest word: its newest two attempts, and a light round over its ranks. Times are this node's own clocks."""
+    """One node's newest word: its newest two attempts, and a light round over its ranks. Times are this node's own clocks.
+
+    `every_s`: it means to tell the next one after so long.
+    """
 
     version: int
     release: str
@@ -60,6 +63,7 @@ class NodeState(Record, frozen=True, kw_only=True):
     light: Light
     ordered: OrderedEnd | None = None
     ended: LauncherExit | None = None
+    every_s: float = 1.0
 
 
 class Look(Record, frozen=True, kw_only=True):
@@ -119,7 +123,7 @@ def unpack(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(_raw(data), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, zlib.error) as problem:
-        raise NotOurs(f"no {kind.__name__} of ours came over the bus: {problem}") from problem
+        raise NotOurs(f"no {getattr(kind, '__name__', kind)} of ours came over the bus: {problem}") from problem
 
 
 def _raw(data: bytes) -> bytes:
