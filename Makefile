@@ -6,7 +6,7 @@ RUNS ?= 10
 FAULTS ?= F5 F6b
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format drill drill-cluster drill-numa drill-slurm bench clean
+.PHONY: help demo test lint format drill drill-cluster drill-kubernetes drill-numa drill-slurm bench clean
 
 help: ## show what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | sort | awk -F'\t' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -54,6 +54,9 @@ drill-numa: $(VENV)/.dev ## ranks really bound, in an emulated machine with thre
 
 drill-slurm: $(VENV)/.dev ## minutes of trouble on real Slurm clusters of this one machine (root; slurmctld, slurmd and munge installed)
 	PYTHONPATH=tests:tests/schedulers $(BIN)/python tests/schedulers/drill_slurm.py $(SCENES)
+
+drill-kubernetes: $(VENV)/.dev ## jobs of a real Kubernetes API server (RANKPATROL_KUBERNETES_BIN; tests/schedulers/build_kubernetes.sh makes one)
+	$(BIN)/python -m pytest tests/schedulers -k 'real_api or real-kubernetes' -n 0
 
 bench: $(VENV)/.dev ## speed, as ratios side by side
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

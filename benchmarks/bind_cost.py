@@ -29,6 +29,7 @@ def main() -> None:
             print(f"plan in mode {mode}, DGX A100 (256 CPUs, 8 nodes, 8 GPUs): {plan_ms(root, mode):.1f} ms")
         here = sorted(os.sched_getaffinity(0))
         nodes = {0: str(here[0]), 1: ",".join(map(str, here[1:] or here))}
+        command_cost()
         start_cost(Built("here", nodes, cards("17@0 b1@1")).write(Path(folder, "here")), Path(folder))
 
 
@@ -57,9 +58,23 @@ def start_cost(root: str, folder: Path) -> None:
         best = min(one[at] for one in taken[True]) - min(one[at] for one in taken[False])
         said = f"binding adds {middle:.1f} ms ({low:.1f} to {high:.1f}; best of both {best:.1f})"
         print(f"a rank's start under the shim, {what}: {before:.0f} ms without; {said}")
-    commands = {"python": ["-c", ""], "rankpatrol bind": ["-m", "rankpatrol", "bind", "--", "true"]}
-    for name, words in commands.items():
-        print(f"{name}, CPU: {statistics.median(run_ms([sys.executable, *words], {})[1] for _ in range(ROUNDS)):.0f} ms")
+
+
+def command_cost() -> None:
+    """`rankpatrol bind -- CMD` beside CMD and a Python that does nothing, by turns. Bytecode is written, as in an installation."""
+    commands = {
+        "CMD alone (true)": ["true"],
+        "python -c pass": [sys.executable, "-c", "pass"],
+        "rankpatrol bind -- true": [sys.executable, "-m", "rankpatrol", "bind", "--", "true"],
+        "the same by the slow way": [sys.executable, "-c", "from rankpatrol.cli.main import main; main()", "bind", "--", "true"],
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        words = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": folder}
+        taken = [{name: run_ms(command, words) for name, command in commands.items()} for _ in range(ROUNDS)][1:]
+    bare = statistics.median(one["python -c pass"][1] for one in taken)
+    for name in commands:
+        wall, cpu = (statistics.median(one[name][at] for one in taken) for at in (0, 1))
+        print(f"{name}: {wall:.0f} ms, CPU {cpu:.1f} ms, {cpu / bare:.1f} times a bare Python's")
 
 
 def start_ms(root: str, folder: Path, *, bind: bool) -> tuple[float, float]:

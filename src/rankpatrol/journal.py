@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from rankpatrol.core.errors import BadInput
+from rankpatrol.evidence.redact import redact_record
 from rankpatrol.incident.records import IncidentEvent
 from rankpatrol.system.background import Courier
 from rankpatrol.system.clock import Clock
@@ -52,10 +53,14 @@ class JsonLines:
         finally:
             os.close(descriptor)
 
-    def catch_up(self, whole: "JsonLines") -> None:
-        """Append what another file has beyond this one, which is the beginning of it; where it is not, nothing. Raises OSError."""
+    def size_bytes(self) -> int:
+        """How large the file is now."""
+        return self._path.stat().st_size if self._path.exists() else 0
+
+    def catch_up(self, whole: "JsonLines", until_bytes: int) -> None:
+        """Append what another file has up to there and this one has not, if this is the beginning of it. Raises OSError."""
         have = self._path.read_bytes() if self._path.exists() else b""
-        all_of_it = whole._path.read_bytes() if whole._path.exists() else b""
+        all_of_it = whole._path.read_bytes()[:until_bytes] if until_bytes else b""
         if len(all_of_it) > len(have) and all_of_it.startswith(have):
             self.append_lines(all_of_it[len(have) :])
 
@@ -71,7 +76,7 @@ class JsonLines:
 
 
 class Journal:
-    """Writes the two files. There is one writer: the agent."""
+    """Writes the two files, without the secrets that a log's words may hold. There is one writer: the agent."""
 
     def __init__(self, spool: Path, job_dir: Path, courier: Courier, clock: Clock) -> None:
         self._clock, self._courier = clock, courier
@@ -93,7 +98,8 @@ class Journal:
     def catch_up(self) -> None:
         """Carry what an earlier agent had written to the spool and was killed before it could carry."""
         for spooled, shared in (self._events, self._incidents):
-            self._courier.send(functools.partial(shared.catch_up, spooled))
+            # What is told from now on is carried by itself.
+            self._courier.send(functools.partial(shared.catch_up, spooled, spooled.size_bytes()))
 
     def backlog(self) -> int:
         """How many records the job directory has not taken yet."""
@@ -101,6 +107,7 @@ class Journal:
 
     def _write(self, places: list[JsonLines], record: Any) -> None:
         spooled, shared = places
+        record = redact_record(msgspec.to_builtins(record))
         spooled.append(record)
         self._courier.send(lambda: _carry(shared, record))
 
@@ -119,9 +126,14 @@ def read_events(folder: Path, *, about: bytes = b"", left_out: Callable[[int], N
     With `about`, only lines in which this stands are decoded (hundreds of progress lines come on one incident). What is no event by the
     contract (an object with a kind and a time) is left out too, and `left_out` is told how many these were. Raises BadInput, NoPermission.
     """
+    return read_event_file(folder / "events.jsonl", about=about, left_out=left_out)
+
+
+def read_event_file(path: Path, *, about: bytes = b"", left_out: Callable[[int], None] = _nobody) -> Iterator[dict[str, Any]]:
+    """The same of a file by another name."""
     decoder = msgspec.json.Decoder(dict[str, Any])
     spoiled = 0
-    for line, whole in _lines(folder / "events.jsonl", about):
+    for line, whole in _lines(path, about):
         try:
             event = decoder.decode(line)
         except _UNREADABLE:

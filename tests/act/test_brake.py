@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankpatrol.act.brake import Budget, Failure, braked, pause_s, recalled, signature
+from rankpatrol.act.brake import Failure, braked, pause_s, recalled, signature
 from rankpatrol.act.suspects import SUSPECTS_MOST, suspect_files
+from rankpatrol.core.budget import Budget
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.starts import SuspectFile
 

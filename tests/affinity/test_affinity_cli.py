@@ -9,11 +9,15 @@ from pathlib import Path
 import pytest
 from machines import DGX_A100, DGX_H100, SILENT, TWO_SOCKETS
 
+import rankpatrol
 from rankpatrol.affinity.sysfs import read_machine
+from rankpatrol.cli.binding import read_plainly
 
 TOPO = Path(__file__).parents[1] / "data/affinity/topo"
 ONE_NODE = len(read_machine().with_cpus()) == 1
 CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("CUDA_", "LOCAL_", "SLURM_", "OMPI_"))}
+
+SRC = {**CLEAN, "PYTHONPATH": str(Path(rankpatrol.__file__).parents[1])}
 
 
 def call(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -106,6 +110,44 @@ def test_bind_passes_on_what_a_shell_would_say_of_a_missing_command() -> None:
     assert call("bind", "--", "there-is-none").returncode == 127
     assert call("bind", "--", "/").returncode == 126
     assert call("bind").returncode == 64
+
+
+SLOWLY = "from rankpatrol.cli.main import main; main()"
+PLAIN = [
+    ["--", "echo", "ran"],
+    ["echo", "ran", "--force"],
+    ["--mode", "core", "--memory=none", "-q", "--force", "echo", "--", "-q"],
+    ["--gpu", "ffff:00:00.0", "true"],
+    ["--", "there-is-none"],
+    ["--", "/"],
+    ["--", "--"],
+]
+ODD = [[], ["--"], ["--help"], ["--mode", "x", "true"], ["--mode"], ["--nonsense", "true"], ["--quiet=1", "true"], ["-qx", "true"], ["-"]]
+
+
+@pytest.mark.parametrize("words", PLAIN + ODD)
+def test_both_ways_of_bind_say_and_do_the_same(words: list[str]) -> None:
+    slow = subprocess.run(
+        [sys.executable, "-c", SLOWLY, "bind", *words], env=CLEAN, capture_output=True, timeout=15, check=False, text=True
+    )
+    quick = call("bind", *words)
+    assert (quick.returncode, quick.stdout, quick.stderr) == (slow.returncode, slow.stdout, slow.stderr)
+
+
+@pytest.mark.parametrize("words", PLAIN)
+def test_plain_words_take_the_quick_way(words: list[str]) -> None:
+    assert read_plainly(words) is not None
+
+
+@pytest.mark.parametrize("words", ODD)
+def test_words_that_need_an_answer_take_the_slow_way(words: list[str]) -> None:
+    assert read_plainly(words) is None
+
+
+def test_a_rank_does_not_wait_for_what_bind_does_not_need() -> None:
+    code = "import sys; before = set(sys.modules); import rankpatrol.cli.binding; print(*(set(sys.modules) - before))"
+    loaded = set(subprocess.run([sys.executable, "-S", "-c", code], env=SRC, capture_output=True, check=True, text=True).stdout.split())
+    assert not loaded & {"click", "typing", "re", "json", "msgspec", "subprocess", "rankpatrol.affinity.nvml"}, loaded
 
 
 def test_bind_refuses_a_gpu_that_is_not_there() -> None:

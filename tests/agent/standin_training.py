@@ -1,7 +1,8 @@
 """Looks like a rank of a training from outside, without torch: a gloo thread's name, steps in the log, a wait in all_reduce.
 
 In the first attempt, rank 1 sleeps after a while and the others wait for it; later attempts finish. argv: for how many seconds it
-trains, then `well` for a training in which nobody sleeps, `nobody` for one that gives up root, as some containers' entry points do.
+trains, then `well` for a training in which nobody sleeps, `nobody` for one that gives up root, as some containers' entry points do,
+`undumpable` for one that nobody may trace but who may trace everybody (ptrace(2)).
 """
 
 import ctypes
@@ -22,6 +23,8 @@ def main():
     threading.Thread(target=gloo_thread, daemon=True).start()
     if "nobody" in sys.argv:
         os.setresuid(65534, 65534, 65534)
+    if "undumpable" in sys.argv:
+        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
     names = {}
     exec(compile(SOURCE, "/env/lib/python3/site-packages/torch/distributed/distributed_c10d.py", "exec"), names)
     rank, attempt = int(os.environ["RANK"]), int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))

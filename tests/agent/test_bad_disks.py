@@ -29,13 +29,31 @@ def test_a_full_shared_memory_costs_rankpatrol_nothing(tmp_path):
 def test_a_run_directory_that_fills_up_is_worked_around_where_that_can_be(tmp_path):
     with running(tmp_path, before=("unshare", "-m", "sh", "-c", SMALL_TMP, "sh"), launcher=(str(LAUNCHER), "3", str(TRAINING), "2")) as job:
         job.wait_for("attempt_started")
-        fill = ["nsenter", "-t", str(job.process.pid), "-m", "dd", "if=/dev/zero", f"of={job.run_dir()}/filler", "bs=4k"]
+        run_dir = job.run_dir()
+        fill = ["nsenter", "-t", str(job.process.pid), "-m", "dd", "if=/dev/zero", f"of={run_dir}/filler", "bs=4k"]
         subprocess.run(fill, capture_output=True, check=False)
         sealed = Path(job.wait_for("bundle_sealed")["path"])
         assert sealed == job.job_dir / "incidents" / "1", "the job directory has room"
         assert verify(sealed).ok
+        assert job.process.wait(60) == 0, job.said()
+    done = [(event["what"], event["done"]) for event in job.events() if event["kind"] == "action"]
+    assert done[-1] == ("end_attempt", True)
+    assert not [what for what, result in done if result is False]
+    assert job.kinds().count("attempt_started") == 2
+    assert f"no room in {run_dir}: a hang may not be recovered" in job.said()
+
+
+def test_without_its_reserve_a_full_run_directory_is_told_and_the_ranks_are_left_alone(tmp_path):
+    with running(tmp_path, before=("unshare", "-m", "sh", "-c", SMALL_TMP, "sh"), launcher=(str(LAUNCHER), "3", str(TRAINING), "2")) as job:
+        job.wait_for("attempt_started")
+        run_dir = job.run_dir()
+        within = ["nsenter", "-t", str(job.process.pid), "-m"]
+        subprocess.run([*within, "rm", f"{run_dir}/reserve"], check=True)
+        subprocess.run([*within, "dd", "if=/dev/zero", f"of={run_dir}/filler", "bs=4k"], capture_output=True, check=False)
         closed = job.wait_for("incident_closed")
         assert closed["how"] == "dismissed"
         assert not [event for event in job.events() if event["kind"] == "action"], "who may act cannot be written down"
         assert job.process.poll() is None, "the ranks are left as they are"
+        said = job.type("status", "job")
+        assert f"no room in {run_dir}" in said.stdout
     assert "nothing more was done: the lease of this job cannot be written: No space left on device" in job.said()

@@ -9,6 +9,7 @@ import pytest
 from clocks import FakeClock
 from rankpatrol.agent.answers import refusal
 from rankpatrol.agent.desk import IncidentDesk
+from rankpatrol.core.budget import Budget
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.errors import EvidenceError, PatrolError
 from rankpatrol.core.starts import SuspectFile
@@ -80,11 +81,12 @@ class Hands:
         self.said.append(what)
 
 
-def desk_in(folder, hands, *, act=True, ask=False):
+def desk_in(folder, hands, *, budget=None, **policy):
     clock = FakeClock()
     shared = folder / "job"
     shared.mkdir(exist_ok=True)
-    return IncidentDesk(IncidentPolicy(act=act, ask=ask), Journal(folder, shared, Courier("test"), clock), hands, clock)
+    policy = IncidentPolicy(**{"act": True, "budget": budget or Budget(), **policy})
+    return IncidentDesk(policy, Journal(folder, shared, Courier("test"), clock), hands, clock)
 
 
 def play(desk):
@@ -293,6 +295,19 @@ def test_failures_one_soon_after_the_other_make_the_next_attempt_wait_unless_nob
         until = desk.outlook().not_before_unix_s
         found.append(None if until is None else until - 1.8e9)
     assert found == pauses
+
+
+def test_the_budget_is_the_one_that_the_user_gave(tmp_path):
+    desk = desk_in(tmp_path, Hands(), budget=Budget(per_hour=3, first_pause_s=1.0, longest_pause_s=1.5))
+    waits = []
+    for attempt in range(4):
+        desk.suspect(attempt, 1.8e9, HANG)
+        desk.judged(1.8e9, HANG, step=attempt)
+        waits.append((desk.outlook().not_before_unix_s or 1.8e9) - 1.8e9)
+        desk.attempt_ended(ordered=False)
+    assert waits == [0, 0, 1.0, 1.5]
+    verdicts = [(event["verdict"], event["cause"]) for event in read_events(tmp_path) if event["kind"] == "verdict"]
+    assert verdicts == [("hang", HANG.cause)] * 3 + [("stop", "repeated_failure")]
 
 
 def test_incidents_are_counted_over_the_whole_job(tmp_path):

@@ -19,6 +19,22 @@ def test_a_line_cut_by_a_killed_agent_is_left_out(tmp_path):
     assert [event["kind"] for event in read_events(tmp_path)] == ["alert"]
 
 
+def test_what_a_killed_agent_could_not_carry_is_carried_once_and_nothing_twice(tmp_path):
+    spool, shared = JsonLines(tmp_path / "spool.jsonl"), JsonLines(tmp_path / "shared.jsonl")
+    for number in range(3):
+        spool.append({"n": number})
+    shared.append({"n": 0})
+    until = spool.size_bytes()
+    spool.append({"n": 3})  # told after the new agent has begun, and carried by itself
+    shared.catch_up(spool, until)
+    shared.append({"n": 3})
+    shared.catch_up(spool, until)
+    assert (tmp_path / "shared.jsonl").read_text() == (tmp_path / "spool.jsonl").read_text()
+    JsonLines(tmp_path / "other.jsonl").append({"n": 9})
+    JsonLines(tmp_path / "other.jsonl").catch_up(spool, until)
+    assert (tmp_path / "other.jsonl").read_text() == '{"n":9}\n', "what is not its beginning is left alone"
+
+
 def test_no_journal_yet_is_no_events(tmp_path):
     assert list(read_events(tmp_path)) == []
 

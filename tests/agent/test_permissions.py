@@ -37,7 +37,7 @@ def end(job):
 
 
 def test_ranks_that_may_not_be_traced_are_suspected_and_never_acted_upon(tmp_path):
-    with running(tmp_path, launcher=ANOTHER_USERS, before=NO_PTRACE) as job:
+    with running(tmp_path, "--no-probe", launcher=ANOTHER_USERS, before=NO_PTRACE) as job:
         alert = job.wait_for("alert")
         assert (alert["certainty"], alert["suspect_ranks"], alert["cause"]) == ("suspected", [], "unknown")
         assert "too little is known of ranks 0-2 to tell who waits for whom" in alert["sentence"]
@@ -52,6 +52,24 @@ def test_ranks_that_may_not_be_traced_are_suspected_and_never_acted_upon(tmp_pat
     for entry in load_manifest(Path(sealed)).ranks:
         assert "the kernel forbids tracing process" in entry.missing["stack"]
         assert "proc" in entry.captured, "what every user may read is in it"
+
+
+@pytest.mark.parametrize("makes_itself", ["nobody", "undumpable"])
+def test_where_nobody_may_trace_a_rank_tells_its_line_itself(tmp_path, makes_itself):
+    with running(tmp_path, launcher=(*ANOTHER_USERS[:-1], makes_itself), before=NO_PTRACE) as job:
+        alert = job.wait_for("alert")
+        assert alert["suspect_ranks"] == [1]
+        # One line of evidence: what it waits for in the kernel is hidden as well, so nobody is ended for it.
+        assert alert["certainty"] == "suspected"
+        assert "in main (standin_training.py:" in alert["sentence"]
+        assert "ranks 0 and 2 wait for it in all_reduce" in alert["sentence"]
+        end(job)
+    assert not {"verdict", "action"} & set(job.kinds())
+    sealed = next(event["path"] for event in job.events() if event["kind"] == "bundle_sealed")
+    ranks = {entry.rank: entry for entry in load_manifest(Path(sealed)).ranks}
+    assert all("stack" in entry.captured for entry in ranks.values())
+    assert json.loads((Path(sealed) / "ranks" / "1" / "stack.json").read_text())["told"] is True
+    assert any("at a SIGURG" in word for word in json.loads((Path(sealed) / "manifest.json").read_text())["touched"])
 
 
 def test_the_same_root_may_trace_ranks_that_have_no_more_rights_than_itself(tmp_path):

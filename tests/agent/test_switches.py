@@ -45,7 +45,7 @@ def dead_mount(monkeypatch):
         over.wait(20)
         return None
 
-    monkeypatch.setattr(switches_module, "_read_machine", read)
+    monkeypatch.setattr(switches_module, "machine_pause", read)
     yield answers
     over.set()
 

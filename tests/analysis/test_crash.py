@@ -4,11 +4,11 @@ import msgspec
 import pytest
 
 import scenes
-from rankpatrol.analysis.crash import diagnose_crash
+from rankpatrol.analysis.crash import diagnose_crash, may_be_a_full_disk
 from rankpatrol.analysis.diagnose import diagnose
 from rankpatrol.core.diagnosis import Certainty
 from rankpatrol.core.records import Missing
-from rankpatrol.core.snapshot import Collective, FlightRecording, IoCounters, KernelKills, LogSample, SystemCall
+from rankpatrol.core.snapshot import Collective, DiskRoom, FlightRecording, IoCounters, KernelKills, LogSample, SystemCall
 
 TORCH = "/env/lib/python3.11/site-packages/torch"
 BACKWARD = (("_engine_run_backward", f"{TORCH}/autograd/graph.py", 979), ("main", "/home/u/train.py", 60))
@@ -193,3 +193,29 @@ def test_a_crash_is_left_to_its_launcher():
 def test_a_full_disk_is_told_from_full_shared_memory(last, cause):
     found = crash(waiting(0), ended(1, 1, 0.0, *OWN[:2], last))
     assert (found.cause, found.culprit_ranks) == (cause, (1,))
+
+
+TORN = (
+    "Traceback (most recent call last):",
+    '  File "/home/u/train.py", line 80, in save',
+    "RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598",
+)
+
+
+@pytest.mark.parametrize(
+    ("room", "cause"),
+    [
+        (DiskRoom({"/ckpt": 0}), "disk_full"),
+        (DiskRoom({"/ckpt": 1 << 40}), "user_exception"),
+        (Missing("the disk did not answer"), "user_exception"),
+    ],
+)
+def test_a_torn_save_is_a_full_disk_only_where_the_disk_says_so(room, cause):
+    found = crash(ended(0, 1, 0.0, *TORN), waiting(1), room=room)
+    assert (found.cause, found.culprit_ranks, found.certainty) == (cause, (0,), Certainty.PROVED)
+
+
+def test_only_a_torn_save_asks_for_the_disk():
+    assert may_be_a_full_disk(scenes.snapshot(ended(0, 1, 0.0, *TORN), waiting(1)))
+    assert not may_be_a_full_disk(scenes.snapshot(ended(0, 1, 0.0, *OWN), waiting(1)))
+    assert crash(ended(0, 1, 0.0, *OWN), waiting(1), room=DiskRoom({"/ckpt": 0})).cause == "user_exception"

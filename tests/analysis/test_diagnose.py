@@ -10,7 +10,7 @@ from rankpatrol.analysis.diagnose import diagnose
 from rankpatrol.analysis.scene import say_ranks
 from rankpatrol.core.diagnosis import Certainty
 from rankpatrol.core.records import Missing
-from rankpatrol.core.snapshot import IoCounters, SocketBytes, SystemCall
+from rankpatrol.core.snapshot import FlightRecording, IoCounters, SocketBytes, SystemCall
 
 TORCH = "/env/lib/python3.11/site-packages/torch"
 BACKWARD = (("_engine_run_backward", f"{TORCH}/autograd/graph.py", 979), ("main", "/home/u/train.py", 60))
@@ -63,6 +63,24 @@ def test_an_idle_loader_process_is_not_the_stuck_one():
     idle = (loader(899, call=POLL), scenes.stack(899, ("get", "/usr/lib/python3.11/multiprocessing/queues.py", 1)))
     found = diagnose((scenes.snapshot(victim(0), starving(1, idle, (loader(900), scenes.stack(900, *FETCH)))),))
     assert found.process.pid == 900
+
+
+def test_a_loader_process_without_a_name_of_its_own_is_known_by_its_stack():
+    """torch names them from 2.5 on."""
+    frames = (*FETCH[:2], ("_worker_loop", f"{TORCH}/utils/data/_utils/worker.py", 308))
+    nameless = (scenes.process(900, name="python3", call=READS), scenes.stack(900, *frames))
+    helper = (scenes.process(901, name="python3", call=READS), scenes.stack(901, ("main", "/home/u/watcher.py", 3)))
+    found = diagnose((scenes.snapshot(victim(0), starving(1, helper, nameless)),))
+    assert (found.cause, found.process.pid) == ("data_loader_worker_stuck", 900)
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [(Missing("the kernel forbids tracing"), "none of the processes below it is known"), (scenes.stack(900), "no loader process of it is")],
+)
+def test_that_no_loader_process_is_alive_is_only_said_where_it_is_known(seen, said):
+    nameless = (scenes.process(900, name="python3", call=READS), seen)
+    assert said in diagnose((scenes.snapshot(victim(0), starving(1, nameless)),)).sentence
 
 
 def test_a_stopped_loader_process_is_named_without_a_stack():
@@ -318,3 +336,136 @@ def test_seeing_less_never_accuses_anybody_new_nor_makes_it_more_certain(seen, h
     order = list(Certainty)
     if less.culprit_ranks:
         assert order.index(less.certainty) >= order.index(whole.certainty)
+
+
+@pytest.mark.parametrize(("state", "waits"), [("S", True), ("R", False)])
+def test_where_the_kernel_hides_calls_a_rank_asleep_in_backward_waits_for_its_peers(state, waits):
+    hidden = scenes.rank(0, scenes.process(100, state=state, call=Missing("the kernel refuses")), scenes.stack(100, *BACKWARD))
+    assert (0 in diagnose((scenes.snapshot(hidden, sleeper(1)),)).victim_ranks) is waits
+
+
+def loop_with(gives_lock):
+    history = looks([7] * 5)
+    asked = msgspec.structs.replace(history[-1].ranks[0], gives_lock=gives_lock)
+    return (*history[:-1], msgspec.structs.replace(history[-1], ranks=(asked, history[-1].ranks[1])))
+
+
+@pytest.mark.parametrize(("gives_lock", "cause"), [(False, "gil_held"), (True, "spin"), (Missing("no probe"), "spin")])
+def test_a_loop_that_keeps_the_lock_from_who_asks_is_below_python_and_no_loop_of_its_own(gives_lock, cause):
+    found = diagnose(loop_with(gives_lock))
+    assert (found.verdict, found.cause, found.culprit_ranks, found.certainty) == ("hang", cause, (0,), Certainty.SUPPORTED)
+
+
+def below(call, number=3, *, owns_gil=False, state="S"):
+    at = scenes.stack(100 + number, ("update_index", "/home/u/index.py", 9), owns_gil=owns_gil)
+    return scenes.rank(number, scenes.process(100 + number, call=call, state=state), at)
+
+
+def told_below(*ranks):
+    found = diagnose(tuple(scenes.snapshot(victim(0), each) for each in ranks))
+    return found.verdict, found.cause, found.culprit_ranks, found.certainty
+
+
+MUTEX = SystemCall("futex", (0x7F00, 0x80, 2, 0, 0, 0))
+SEMAPHORE = SystemCall("futex", (0x7F00, 0x189, 0, 0, 0, 0xFFFFFFFF))
+
+
+def test_a_mutex_that_is_never_given_is_below_python():
+    assert told_below(below(MUTEX), below(MUTEX)) == ("hang", "below_python", (3,), Certainty.SUPPORTED)
+
+
+@pytest.mark.parametrize(
+    "looks_at",
+    [
+        pytest.param((below(MUTEX),), id="one look alone"),
+        pytest.param((below(SEMAPHORE), below(SEMAPHORE)), id="a semaphore, as Python's own locks are"),
+        pytest.param((below(MUTEX), below(SystemCall("futex", (0x8F00, 0x80, 2, 0, 0, 0)))), id="another mutex each time"),
+        pytest.param((below(SystemCall("futex")), below(SystemCall("futex"))), id="arguments that are not known"),
+    ],
+)
+def test_any_other_wait_for_a_lock_is_a_rank_that_is_blocked(looks_at):
+    assert told_below(*looks_at)[1] == "rank_blocked"
+
+
+def test_whoever_sleeps_with_the_interpreters_lock_is_in_c_code():
+    asleep = below(SLEEP_CALL, owns_gil=True)
+    assert told_below(asleep, asleep) == ("hang", "gil_held", (3,), Certainty.SUPPORTED)
+
+
+def test_a_lock_that_was_held_in_one_look_of_two_says_nothing():
+    assert told_below(below(SLEEP_CALL, owns_gil=True), below(SLEEP_CALL))[1] == "rank_blocked"
+
+
+def test_a_victim_in_a_mutex_is_no_culprit():
+    waits = scenes.rank(1, scenes.process(101, call=MUTEX), scenes.stack(101, *BACKWARD))
+    found = diagnose((scenes.snapshot(victim(0), waits, sleeper()),) * 2)
+    assert found.culprit_ranks == (3,)
+
+
+PDB = (
+    ("Cmd.cmdloop", "/env/lib/python3.11/cmd.py", 126),
+    ("Pdb._cmdloop", "/env/lib/python3.11/pdb.py", 362),
+    ("Pdb.interaction", "/env/lib/python3.11/pdb.py", 415),
+    ("Bdb.dispatch_line", "/env/lib/python3.11/bdb.py", 112),
+)
+AT_TERMINAL = SystemCall("read", (0, 0, 1024), path="/dev/pts/3")
+
+
+def debugged(call=AT_TERMINAL, frames=PDB):
+    return scenes.rank(3, scenes.process(103, call=call), scenes.stack(103, *frames, ("train", "/home/u/train.py", 60)))
+
+
+def test_a_rank_at_a_breakpoint_is_waited_for_and_not_blamed():
+    found = diagnose((scenes.snapshot(victim(0), debugged()),) * 2)
+    assert (found.verdict, found.culprit_ranks, found.awaited_ranks) == ("benign_wait", None, (3,))
+    assert "debugs" in found.sentence
+
+
+def test_a_program_that_a_debugger_runs_is_no_program_that_stands_in_it():
+    run_by_pdb = (("wait", "/home/u/train.py", 20), ("Bdb.run", "/env/lib/python3.11/bdb.py", 600), *PDB)
+    assert diagnose((scenes.snapshot(victim(0), debugged(SLEEP_CALL, run_by_pdb)),) * 2).culprit_ranks == (3,)
+
+
+BARRIER = (
+    ("barrier", f"{TORCH}/distributed/distributed_c10d.py", 5025),
+    ("save", "/home/u/train.py", 77),
+    ("main", "/home/u/train.py", 90),
+)
+
+
+def at_barrier(number, line=77):
+    frames = (BARRIER[0], ("save", "/home/u/train.py", line), BARRIER[2])
+    return scenes.rank(number, scenes.process(100 + number), scenes.stack(100 + number, *frames))
+
+
+def all_wait(*ranks, **facts):
+    found = diagnose((scenes.snapshot(*ranks, **facts),) * 2)
+    return found.verdict, found.cause, found.culprit_ranks, found.certainty
+
+
+UNKNOWN = ("undetermined", "unknown", None, Certainty.SUSPECTED)
+
+
+def test_without_recordings_the_one_in_backward_while_all_others_meet_elsewhere_is_suspected_at_most():
+    seen = all_wait(at_barrier(0), at_barrier(1), victim(2), at_barrier(3))
+    assert seen == ("hang", "rank_missing_collective", (2,), Certainty.SUSPECTED)
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        pytest.param((victim(0), victim(1), at_barrier(2), victim(3)), id="one alone at a line may be meant to be there"),
+        pytest.param((at_barrier(0), victim(1)), id="of two each is odd"),
+        pytest.param((at_barrier(0), at_barrier(1), victim(2)), id="two of three may be a group of their own"),
+        pytest.param((at_barrier(0), at_barrier(1, line=99), victim(2), at_barrier(3)), id="the others do not stand together"),
+        pytest.param((at_barrier(0), victim(1), victim(2), at_barrier(3)), id="two of each"),
+    ],
+)
+def test_stacks_alone_accuse_nobody_else(ranks):
+    assert all_wait(*ranks) == UNKNOWN
+
+
+def test_where_recordings_are_at_hand_stacks_alone_suspect_nobody():
+    recording = FlightRecording(version="2.10", members={}, status={}, entries=())
+    ranks = [msgspec.structs.replace(each, recording=recording) for each in (at_barrier(0), at_barrier(1), victim(2), at_barrier(3))]
+    assert all_wait(*ranks) == UNKNOWN

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -119,24 +120,35 @@ print("saved", flush=True)
 """
 
 
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("kind", ["zip", "old", "dcp"])
-@pytest.mark.parametrize("share", [0.01, 0.5, 0.95])
-def test_a_save_that_was_killed_is_never_accepted(tmp_path: Path, kind: str, share: float) -> None:
-    target = tmp_path / ("step_7" if kind == "dcp" else "step_7.pt")
-    whole_bytes = 40 * (4 << 19)
+_TRIES = 5
+
+
+def _killed_in_its_save(kind: str, target: Path, at_bytes: float) -> bool:
+    """Kill a save once so much of it is on the disk; False where it was done before."""
     words = [sys.executable, "-c", SAVING, kind, str(target)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as saving:
         assert saving.stdout is not None
         assert saving.stdout.readline() == "ready\n"
         deadline = time.monotonic() + 60
-        while _bytes_of(target) < share * whole_bytes and time.monotonic() < deadline and saving.poll() is None:
+        while _bytes_of(target) < at_bytes and time.monotonic() < deadline and saving.poll() is None:
             os.sched_yield()
         saving.send_signal(signal.SIGKILL)
-        finished = "saved" in saving.stdout.read()
+        return "saved" not in saving.stdout.read()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", ["zip", "old", "dcp"])
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.95])
+def test_a_save_that_was_killed_is_never_accepted(tmp_path: Path, kind: str, share: float) -> None:
+    target = tmp_path / ("step_7" if kind == "dcp" else "step_7.pt")
+    # A save may be done before the signal comes, where others take the CPU: then once more.
+    for _ in range(_TRIES):
+        if _killed_in_its_save(kind, target, share * 40 * (4 << 19)):
+            break
+        shutil.rmtree(target) if target.is_dir() else target.unlink()
+    else:
+        pytest.skip(f"each of {_TRIES} saves was done before the signal came")
     selection = newest_good(tmp_path, Verifier())
-    if finished:
-        pytest.skip("the save was done before the signal came")
     if selection.newest_good is not None:
         # Killed between the last byte and the word: then it must be whole for its own reader, too.
         assert Verifier().verify(target).verdict == "ok" if kind != "dcp" else (target / ".metadata").exists()

@@ -4,6 +4,8 @@ import json
 import os
 import pickle
 import shutil
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -284,3 +286,68 @@ def test_a_lightning_name_that_counts_a_metric_called_step_is_no_damage(tmp_path
     save(path, {"epoch": 0, "global_step": 400, "pytorch-lightning_version": "2.6.6", "callbacks": kept})
     report = Verifier().verify(path)
     assert (report.layout, report.verdict) == ("lightning", "ok")
+
+
+# The two ranks' optimizers of one DCP set, each with its values of `step`; data parallel ranks share the parameters among them.
+TWO_RANKS = """
+import os, sys, torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_state_dict
+rank, folder = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(6)]))
+optimizer = torch.optim.AdamW(model.parameters())
+for step in (1, 2, 3, 4):
+    model(torch.randn(4, 16)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step % 2 == 0:
+        weights, moments = get_state_dict(model, optimizer)
+        dcp.save({"model": weights, "optim": moments}, checkpoint_id=f"{folder}/shelf/step_{step}")
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="session")
+def two_dcp_steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Steps 2 and 4 as two ranks saved them."""
+    folder = tmp_path_factory.mktemp("dcp")
+    ranks = [subprocess.Popen([sys.executable, "-W", "ignore", "-c", TWO_RANKS, str(rank), str(folder)]) for rank in (0, 1)]
+    assert [rank.wait(60) for rank in ranks] == [0, 0]
+    return folder / "shelf"
+
+
+@pytest.fixture
+def dcp_shelf(two_dcp_steps: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(two_dcp_steps, tmp_path / "shelf"))
+
+
+@pytest.mark.timeout(90)
+def test_ranks_that_saved_together_leave_no_doubt(dcp_shelf: Path) -> None:
+    assert [look(dcp_shelf / name).more for name in ("step_2", "step_4")] == [(), ()]
+
+
+def test_a_shard_of_another_step_is_a_doubt_as_parts_of_a_model_may_be_trained_later(dcp_shelf: Path) -> None:
+    shutil.copyfile(dcp_shelf / "step_2" / "__1_0.distcp", dcp_shelf / "step_4" / "__1_0.distcp")
+    report = look(dcp_shelf / "step_4")
+    assert (report.verdict, report.content_verified) == ("ok", False)
+    assert report.more == (
+        "__1_0.distcp holds an optimizer that stands at step 2, __0_0.distcp at 4: whether both are of one save is not known",
+    )
+
+
+def test_a_shard_that_an_older_checkpoint_has_too_is_left_over_from_it(dcp_shelf: Path) -> None:
+    shutil.copyfile(dcp_shelf / "step_2" / "__1_0.distcp", dcp_shelf / "step_4" / "__1_0.distcp")
+    selection = select(dcp_shelf)
+    assert selection.newest_good is not None
+    assert selection.newest_good.step == 2
+    (rejected,) = selection.rejected
+    assert (rejected.verdict, rejected.cause) == ("incomplete", "ckpt_incomplete_set")
+    assert "__1_0.distcp is not of this save: it is byte by byte that of step_2, its optimizer at step 2" in rejected.sentence
+
+
+def test_where_all_shards_are_those_of_the_older_one_it_is_a_copy_and_not_mixed(dcp_shelf: Path) -> None:
+    shutil.copyfile(dcp_shelf / "step_2" / "__1_0.distcp", dcp_shelf / "step_4" / "__1_0.distcp")
+    shutil.rmtree(dcp_shelf / "step_2")
+    shutil.copytree(dcp_shelf / "step_4", dcp_shelf / "step_3")
+    assert select(dcp_shelf).rejected == ()

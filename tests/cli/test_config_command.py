@@ -53,12 +53,26 @@ def test_json_is_one_document(tmp_path, capsys):
 
 
 def test_run_takes_a_file_and_the_command_line_wins(tmp_path):
-    (tmp_path / "site.toml").write_text('policy = "observe"\npatience = "7m"\nmax-restarts = 1\n')
+    (tmp_path / "site.toml").write_text('policy = "observe"\npatience = "7m"\nmax-restarts = 1\nfailures-per-day = 5\n')
     env = {**os.environ, "TMPDIR": "/tmp"}
-    words = [sys.executable, "-m", "rankpatrol", "run", "--job-dir", "job", "--config", "site.toml", "--patience", "9m"]
+    words = [
+        sys.executable,
+        "-m",
+        "rankpatrol",
+        "run",
+        "--job-dir",
+        "job",
+        "--config",
+        "site.toml",
+        "--patience",
+        "9m",
+        "--first-pause",
+        "30s",
+    ]
     subprocess.run([*words, "sh", "-c", 'test "$PET_MAX_RESTARTS" = 1'], cwd=tmp_path, env=env, check=True, timeout=15)
     spec = json.loads((tmp_path / "job" / "job.json").read_text())
     assert (spec["policy"], spec["patience_s"], spec["probe"]) == ("observe", 540.0, True)
+    assert spec["budget"] == {"per_hour": 10, "per_day": 5, "at_once": 2, "first_pause_s": 30.0, "longest_pause_s": 300.0}
 
 
 def test_a_bad_file_starts_nothing(tmp_path, monkeypatch, capsys):

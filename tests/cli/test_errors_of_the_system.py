@@ -48,8 +48,8 @@ def test_a_full_disk_behind_the_output_is_said_once():
     assert (seen.returncode, seen.stderr) == (65, "rankpatrol: No space left on device\n")
 
 
-def test_a_terminal_that_cannot_write_a_character_is_told_the_way_out():
-    seen = run(["orphans"], env={**os.environ, "PYTHONIOENCODING": "ascii"})
+def test_a_terminal_that_cannot_write_a_character_is_told_the_way_out(tmp_path):
+    seen = run(["orphans"], env={**os.environ, "PYTHONIOENCODING": "ascii", "RANKPATROL_STATE_DIR": str(tmp_path)})
     assert seen.returncode == 65
     assert seen.stderr.startswith("rankpatrol: a character cannot be read or written here")
     assert seen.stderr.count("\n") == 1

@@ -141,3 +141,29 @@ def test_pausing_another_users_job_needs_that_user(job, capsys):
         os.seteuid(0)
     assert code == 77
     assert "Run it as the user who started the job" in capsys.readouterr().err
+
+
+def test_status_tells_of_a_pause_of_all_jobs_that_no_agent_has_told_of(job, capsys):
+    call(["pause", "--why", "maintenance"])
+    capsys.readouterr()
+    for ended in (None, "finished"):
+        edit(job, ended=ended)
+        call(["status", str(job)])
+        said = capsys.readouterr().out
+        assert "all jobs of this user on this machine are paused since 20" in said
+        assert f"@{os.uname().nodename} (maintenance). To end it: rankpatrol unpause" in said
+    call(["status", str(job), "--json"])
+    assert json.loads(capsys.readouterr().out)["machine_paused"]["why"] == "maintenance"
+    edit(job, paused={"since_unix_s": 1.0, "by": "ada", "scope": "machine"}, ended=None)
+    call(["status", str(job)])
+    assert "all jobs of this user" not in capsys.readouterr().out
+
+
+def test_without_a_job_status_still_tells_of_the_pause(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    call(["pause"])
+    assert call(["status"]) == 65
+    assert "are paused since" in capsys.readouterr().err
+    call(["unpause"])
+    assert call(["status"]) == 65
+    assert "paused" not in capsys.readouterr().err

@@ -57,6 +57,7 @@ def test_each_place_wins_over_those_before_it(tmp_path: Path) -> None:
         ("patience = 180", "patience: 180 is no text", '"3m"'),
         ('patience = "180"', "patience: '180' is not a duration", "with its unit"),
         ('policy = "kill"', "policy: 'kill' is none of", "observe"),
+        ('longest-pause = "11m"', "longest-pause: 11m is too long", "10m or less"),
         ("max-restarts = true", "max-restarts: True is no number", "without quotes"),
         ("max-restarts = -1", "max-restarts: -1 is no number", "without quotes"),
         ('probe = "false"', "probe: 'false' is neither true nor false", "without quotes"),
@@ -140,6 +141,8 @@ VALUES = {
         lambda text: Path("/" + text)
     ),
     "max-restarts": st.integers(0, 10**9),
+    "failures-per-hour": st.integers(0, 10**9),
+    "first-pause": st.integers(0, 600_000).map(lambda ms: ms / 1000),
     "probe": st.booleans(),
     "jobs-dir": st.just(Path("runs")),
 }

@@ -149,8 +149,8 @@ def test_a_job_is_found_by_its_launcher_what_is_above_or_any_process_of_it(pid):
     launcher = process(10, 5, name="torchrun")
     seen = [script, launcher, loader, *RANKS]
     above = {each.id.pid: each.parent_pid for each in seen}
-    assert len(matching(survey(seen), pid=pid, job=None, above=above)) == 1
-    assert matching(survey(seen), pid=99, job=None, above=above) == ()
+    assert len(matching(survey(seen), pid=pid, job=None, parents=above)) == 1
+    assert matching(survey(seen), pid=99, job=None, parents=above) == ()
 
 
 def test_ranks_below_a_shell_have_no_launcher():
@@ -167,8 +167,8 @@ def test_launchers_are_known_by_their_words(command):
 
 def test_a_job_is_found_by_its_id():
     found = survey([LAUNCHER, *(rank(n, 20 + n, environment={"TORCHELASTIC_RUN_ID": "nightly"}) for n in range(4))])
-    assert len(matching(found, pid=None, job="nightly", above={})) == 1
-    assert matching(found, pid=None, job="other", above={}) == ()
+    assert len(matching(found, pid=None, job="nightly", parents={})) == 1
+    assert matching(found, pid=None, job="other", parents={}) == ()
 
 
 @given(st.permutations([LAUNCHER, *RANKS, process(90, 1), rank(0, 95, parent=20)]))

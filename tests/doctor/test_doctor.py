@@ -23,6 +23,7 @@ from rankpatrol.doctor.subject import JobFacts, Subject, training_python
 from rankpatrol.doctor.tracing import TracingRules, hidepid_of, judge_child, judge_rules
 from rankpatrol.doctor.training import PythonFacts, TorchFacts, judge_python, judge_torch, recorder_of, version_of
 from rankpatrol.doctor.variables import judge_variables
+from rankpatrol.launch.pauses import Pause
 from rankpatrol.launch.rundir import JobSpec
 from standin_job import LAUNCHER, TRAINING, running
 
@@ -311,6 +312,7 @@ def test_little_shared_memory_is_told_with_the_way_to_more(total: int, free: int
         ({"Slurm": (True, True)}, Level.OK),
         ({"Slurm": (True, False)}, Level.WARNING),
         ({"Slurm": (False, True)}, Level.OK),
+        ({"Kubernetes": (True, True)}, Level.OK),
     ],
 )
 def test_a_schedulers_commands_matter_inside_of_it(found: dict[str, tuple[bool, bool]], wanted: Level) -> None:
@@ -376,3 +378,11 @@ def test_a_running_job_is_examined_with_its_own_python_and_environment(tmp_path:
 def test_a_folder_that_is_no_job_is_bad_input(tmp_path: Path) -> None:
     done = command(str(tmp_path))
     assert (done.returncode, "is not a job directory" in done.stderr) == (65, True)
+
+
+def test_a_pause_of_all_jobs_is_told_with_its_end() -> None:
+    assert machine.judge_pause(None)[0].level is Level.OK
+    (row,) = machine.judge_pause(Pause(since_unix_s=1.8e9, by="ada@node1", why="maintenance", scope="machine"))
+    assert row.level is Level.WARNING
+    assert "by ada@node1 (maintenance)" in row.found
+    assert "rankpatrol unpause" in row.fix

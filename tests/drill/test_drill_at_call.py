@@ -249,12 +249,14 @@ def test_what_is_injected_is_read_by_old_pythons_too(module: ModuleType) -> None
     ast.parse(Path(module.__file__).read_text(), feature_version=(3, 8))
 
 
-@pytest.mark.parametrize("fault_id", [one for one in fault_ids() if isinstance(make(one), AtCall)])
+# N15 starts a neighbour's training before its own.
+@pytest.mark.parametrize("fault_id", [one for one in fault_ids() if isinstance(make(one), AtCall) and not one.startswith("N15")])
 def test_every_plan_names_a_place_and_a_chore_that_are_there(fault_id: str, tmp_path: Path) -> None:
     fault = make(fault_id)
     scene = draw(tmp_path, seed="s", ranks=4, steps=fault.steps)
     scene.truth.parent.mkdir()
     told = json.loads(fault.prepare(scene)["AT_CALL"])
+    fault.clear()
     assert told["at"] in {*at_call._PLACES, "print"}
     assert callable(getattr(chores, told["do"]))
     assert told["rank"] in range(4)

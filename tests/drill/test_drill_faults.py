@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankpatrol.core.errors import UsageProblem
+from rankpatrol.drill.events import Event
 from rankpatrol.drill.faults import fault_ids, make
 from rankpatrol.drill.faults.port import Expectation, Fault, Moment
 from rankpatrol.drill.scene import Scene, build, draw
-from rankpatrol.drill.truth import Truth, read_truth
+from rankpatrol.drill.truth import Truth, read_truth, write_truth
 
 LOADER = """
 import os, sys
@@ -272,3 +273,31 @@ def test_ctrl_c_comes_once_and_not_before_step_five(scene: Scene) -> None:
         guard.cancel()
         process.kill()
         process.communicate()
+
+
+@pytest.mark.parametrize("fault_id", ["N9-ahead", "N9-back"])
+def test_a_clock_that_is_set_is_another_one_for_the_agent_alone(scene: Scene, fault_id: str) -> None:
+    fault = make(fault_id)
+    variables = {**os.environ, **fault.prepare(scene)}
+    tells = "import time\nprint(time.time())"
+
+    def off_s(name: str) -> int:
+        told = subprocess.run([sys.executable, "-S", "-c", tells, name], env=variables, capture_output=True, text=True, check=True)
+        return round((float(told.stdout) - time.time()) / 3600)
+
+    write_truth(scene.truth, Truth(rank=0, step=1, at_unix_s=time.time() - 60))
+    assert off_s("rankpatrol.agent") == 0
+    fault.strike(scene, Moment(1, os.getpid()))
+    assert (off_s("rankpatrol.agent"), off_s("somebody.else")) == ({"N9-ahead": 1, "N9-back": -1}[fault_id], 0)
+
+
+def test_what_was_told_by_the_set_clock_is_read_by_ours(scene: Scene) -> None:
+    fault = make("N9-back-F5")
+    fault.prepare(scene)
+    now = time.time()
+    assert fault.by_our_clock(Event(at_unix_s=now, kind="alert")).at_unix_s == now
+    write_truth(scene.truth, Truth(rank=0, step=1, at_unix_s=now - 60))
+    fault.strike(scene, Moment(1, os.getpid()))
+    told = fault.by_our_clock(Event(at_unix_s=now - 3590, kind="verdict", onset_unix_s=now - 3610))
+    assert (told.at_unix_s, told.onset_unix_s) == pytest.approx((now + 10, now - 10))
+    assert fault.by_our_clock(Event(at_unix_s=now - 5, kind="alert")).at_unix_s == now - 5

@@ -303,3 +303,60 @@ def test_a_loop_that_goes_on_or_is_not_stopped_by_us_fails() -> None:
     assert "the job was not ended" in loop(*STARTS, STOP, SEALED)
     assert any("no verdict stop / repeated_failure" in complaint for complaint in loop(*STARTS))
     assert "the job failed, yet the exit code is 0" in loop(*STARTS, STOP, SEALED, END, exit_code=0)
+
+
+def test_whoever_acts_while_nobody_may_fails() -> None:
+    acted = next(event for event in recorded("good") if event.kind == "action" and event.what != "resume_from").at_unix_s
+    for until_unix_s, wrong in ((acted + 1, True), (acted - 1, False)):
+        one = judged("good", truth=Truth(rank=2, step=17, pids=(4711,), until_unix_s=until_unix_s))
+        assert any("nobody was to act yet" in complaint for complaint in one.complaints) is wrong
+
+
+def test_what_was_done_to_a_neighbour_fails_a_run_that_went_well_otherwise() -> None:
+    one = judged("good", truth=Truth(rank=2, step=17, pids=(4711,), harmed=("the neighbour's training (exit code 1)",)))
+    assert one.complaints == ("the neighbour's training (exit code 1) was of nobody's concern, yet was touched",)
+
+
+DISK = (
+    Event(at_unix_s=ONSET_UNIX_S, kind="attempt_started"),
+    Event(
+        at_unix_s=ONSET_UNIX_S + 2, kind="verdict", verdict="stop", cause="disk_full", incident=1, certainty="proved", culprit_ranks=(0,)
+    ),
+    Event(at_unix_s=ONSET_UNIX_S + 3, kind="bundle_sealed", incident=1, path="incidents/1"),
+    Event(at_unix_s=ONSET_UNIX_S + 4, kind="action", what="end_job", incident=1),
+)
+
+
+def full_disk(events: tuple[Event, ...] = DISK, **changes: object) -> tuple[str, ...]:
+    plain = {"expects": Expectation.KEEPS, "verdict": "stop", "causes": ("disk_full",), "truth": Truth(rank=0, step=21), "exit_code": 1}
+    log = {"log_tails": {"incidents/1": "unexpected pos 7 vs 8"}, "in_log_tail": "unexpected pos"}
+    return score(outcome(events, **{**plain, **log, "finished": False, **changes}), Bars()).complaints
+
+
+def test_a_full_disk_passes_where_the_job_is_ended_for_good_and_the_last_good_checkpoint_is_known() -> None:
+    assert full_disk() == ()
+    again = (*DISK, Event(at_unix_s=ONSET_UNIX_S + 9, kind="attempt_started", attempt=1))
+    assert full_disk(again) == ("the training was started again",)
+    assert full_disk(DISK[:3]) == ("the job was not ended",)
+    lost = Truth(rank=0, step=21, harmed=("the last good checkpoint",))
+    assert full_disk(truth=lost) == ("not kept, or not told as it is: the last good checkpoint",)
+
+
+def suspected(*more: Event, **facts: object) -> tuple[str, ...]:
+    plain = {"kind": "alert", "cause": "rank_missing_collective", "certainty": "suspected", "incident": 1, "suspect_ranks": (2,)}
+    alert = Event(**{"at_unix_s": ONSET_UNIX_S + 6, **plain, **facts})  # type: ignore[arg-type]
+    causes = ("rank_missing_collective",)
+    return score(outcome((alert, *more), expects=Expectation.SUSPECTS, causes=causes), Bars()).complaints
+
+
+def test_a_suspicion_passes_as_long_as_it_stays_one() -> None:
+    assert suspected() == ()
+    assert suspected(certainty="supported") == (
+        "alert suspected / rank_missing_collective names rank 2 is supported, which cannot be known from outside",
+    )
+    assert len(suspected(suspect_ranks=(1,))) == 2
+    assert suspected(cause="unknown") == ("no alert of rank_missing_collective",)
+    judged_too = Event(
+        at_unix_s=ONSET_UNIX_S + 30, kind="verdict", verdict="hang", cause="rank_missing_collective", incident=1, culprit_ranks=(2,)
+    )
+    assert len(suspected(judged_too)) == 1

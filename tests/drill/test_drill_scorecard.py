@@ -9,7 +9,7 @@ from rich.console import Console
 
 from rankpatrol.drill.faults.port import Expectation
 from rankpatrol.drill.score import Score, not_run
-from rankpatrol.drill.scorecard import Spread, rows, spread, table, to_json
+from rankpatrol.drill.scorecard import Quiet, Spread, quiet, rows, spread, table, to_json
 
 
 def run(fault: str, number: int, suspect_s: float | None, *complaints: str) -> Score:
@@ -99,3 +99,21 @@ def test_a_full_row_fits_into_120_columns() -> None:
     Console(file=shown, width=120).print(table(scores))
     assert "…" not in shown.getvalue()
     assert shown.getvalue().count("/134.5") == 2
+
+
+def silent(number: int, alerts: int, **facts: object) -> Score:
+    plain = {"fault": "N3", "run": number, "seed": "s", "folder": "/f", "expects": Expectation.SILENT, "seconds": 900.0}
+    return Score(**{**plain, "alerts": alerts, "false_alerts": alerts, **facts})  # type: ignore[arg-type]
+
+
+def test_alerts_that_closed_by_themselves_are_counted_by_the_hour_of_quiet_training_on_real_ranks() -> None:
+    scores = [silent(0, 1), silent(1, 2), silent(2, 9, virtual=True), run("F5", 0, 4.0)]
+    assert quiet(scores) == Quiet(runs=2, hours=0.5, false_alerts=3, false_alerts_per_hour=6.0)
+    assert json.loads(to_json(scores))["quiet"]["false_alerts_per_hour"] == 6.0
+    shown = io.StringIO()
+    Console(file=shown, width=120).print(table(scores))
+    assert "6.0 an hour" in shown.getvalue()
+
+
+def test_where_nothing_was_quiet_nothing_is_told_by_the_hour() -> None:
+    assert quiet([run("F5", 0, 4.0)]) == Quiet(runs=0, hours=0.0, false_alerts=0, false_alerts_per_hour=None)

@@ -5,6 +5,7 @@ import json
 import pytest
 from test_drill_score import ONSET_UNIX_S, outcome
 
+from rankpatrol.core.errors import CommandFailed
 from rankpatrol.drill.events import Event
 from rankpatrol.drill.faults import make
 from rankpatrol.drill.faults.port import Expectation, Moment
@@ -82,7 +83,8 @@ def test_a_slow_spell_begins_after_what_is_usual_is_known_and_ends_before_the_tr
     assert plan["call"] + plan["times"] + 20 <= fault.steps
 
 
-def test_programs_that_take_the_cpus_are_gone_after_the_run(tmp_path):
+def test_programs_that_take_the_cpus_are_gone_after_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
     fault = make("F19")
     scene = draw(tmp_path, seed="s", ranks=4, steps=fault.steps)
     scene.truth.parent.mkdir()
@@ -95,3 +97,11 @@ def test_programs_that_take_the_cpus_are_gone_after_the_run(tmp_path):
     assert burners
     assert all(burner.returncode is not None for burner in burners)
     assert read_truth(scene.truth).step == 201
+
+
+@pytest.mark.parametrize("fault_id", ["F17-cpu", "F19"])
+def test_where_others_have_taken_the_cpus_already_the_drill_says_so(fault_id, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.getloadavg", lambda: (1e4, 0.0, 0.0))
+    scene = draw(tmp_path, seed="s", ranks=4, steps=260)
+    with pytest.raises(CommandFailed, match="short of CPUs already"):
+        make(fault_id).strike(scene, Moment(step=0, keeper_pid=1))

@@ -8,7 +8,7 @@ import pytest
 from clocks import FakeClock
 from rankpatrol.core.errors import BadInput
 from rankpatrol.core.records import Missing
-from rankpatrol.exchange.address import parse_address
+from rankpatrol.exchange.address import Address, parse_address
 from rankpatrol.exchange.rendezvous import NAME, RendezvousRefused, announce, read_rendezvous, take_back, wait_for_hub
 
 HUB = parse_address("nats://hush@n0:4222")
@@ -19,6 +19,12 @@ def test_what_the_hub_says_is_found(tmp_path):
     announce(tmp_path, "run-1", "n0", HUB, clock)
     found = wait_for_hub(tmp_path, "run-1", clock, 5)
     assert (found.address(), found.hub, found.started_unix_s) == (HUB, "n0", clock.unix_s())
+
+
+@pytest.mark.parametrize(("host", "told"), [("0.0.0.0", "n0"), ("::", "n0"), ("10.0.0.7", "10.0.0.7")])
+def test_a_broker_on_all_addresses_is_announced_under_its_nodes_name(tmp_path, host, told):
+    announce(tmp_path, "run-1", "n0", Address(scheme="nats", host=host, port=5, token="hush"), FakeClock())
+    assert wait_for_hub(tmp_path, "run-1", FakeClock(), 5).address() == Address(scheme="nats", host=told, port=5, token="hush")
 
 
 def test_the_file_is_whole_and_its_owner_alone_reads_it(tmp_path):

@@ -1,6 +1,7 @@
 """Resident agents: whatever a node tries, the real broker refuses what is not its own."""
 
 import asyncio
+import contextlib
 import socket
 import ssl
 import threading
@@ -58,6 +59,16 @@ async def confirmed(client):
     await client.flush(5)
 
 
+async def let_go(client):
+    """A client that was refused keeps its socket."""
+    with contextlib.suppress(OSError, NatsError):
+        await client.close()
+    if client._transport is not None:
+        client._transport.close()
+        with contextlib.suppress(OSError):
+            await client._transport.wait_closed()
+
+
 class Stranger:
     """A client without any manners, with whatever certificate a test gives it."""
 
@@ -74,19 +85,19 @@ class Stranger:
             async def note(problem):
                 self.refused.append(str(problem).lower())
 
-            await client.connect(
-                servers=[f"tls://{self._address.host}:{self._address.port}"],
-                tls=self._context,
-                allow_reconnect=False,
-                max_reconnect_attempts=1,
-                error_cb=note,
-                **self._options,
-            )
             try:
+                await client.connect(
+                    servers=[f"tls://{self._address.host}:{self._address.port}"],
+                    tls=self._context,
+                    allow_reconnect=False,
+                    max_reconnect_attempts=1,
+                    error_cb=note,
+                    **self._options,
+                )
                 await attempt(client, self)
                 await confirmed(client)
             finally:
-                await client.close()
+                await let_go(client)
 
         asyncio.run(asyncio.wait_for(run(), 20))
 

@@ -198,3 +198,13 @@ def test_the_spec_says_where_the_job_is(here: Path) -> None:
     assert {"run_dir", *JobSpec.__struct_fields__} == spec.keys()
     with pytest.raises(BadInput):
         make_job_dir(Path("job"))
+
+
+def test_ranks_that_torchrun_starts_past_the_shim_are_said_to_be_unwatched(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torchrun = here / "torchrun"
+    torchrun.write_text("#!/bin/sh\nexit 0\n")
+    torchrun.chmod(0o755)
+    monkeypatch.setenv("PATH", str(here), prepend=os.pathsep)
+    assert b"rankpatrol shim -- ./start.sh" in run("torchrun", "--no-python", "./start.sh", code=0).stderr
+    shutil.rmtree("job")
+    assert b"not watched" not in run("torchrun", "train.py", "--no-python", code=0).stderr

@@ -18,6 +18,7 @@ from rankpatrol.launch.shim.placing import LAUNCHERS, TORCHRUN, Place, place_of
 
 SHIM = [sys.executable, "-m", "rankpatrol", "shim"]
 SLURM = {"SLURM_PROCID": "2", "SLURM_LOCALID": "1", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"}
+VIRTUAL = {"LOCAL_RANK": "0", "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2"}
 OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
 
 
@@ -26,6 +27,12 @@ OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMP
     [
         ({"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}, Place(3, 1, 8, "torchrun")),
         ({"RANK": "3"}, Place(3, 0, 1, "torchrun")),
+        # torchrun --virtual-local-rank
+        ({**VIRTUAL, "RANK": "11", "CUDA_VISIBLE_DEVICES": "3"}, Place(11, 3, 16, "torchrun")),
+        ({**VIRTUAL, "RANK": "8", "CUDA_VISIBLE_DEVICES": "0"}, Place(8, 0, 16, "torchrun")),
+        ({**VIRTUAL, "RANK": "11", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}, Place(11, 0, 16, "torchrun")),
+        ({**VIRTUAL, "RANK": "11", "CUDA_VISIBLE_DEVICES": "3", "LOCAL_WORLD_SIZE": "4"}, Place(11, 0, 16, "torchrun")),
+        ({**VIRTUAL, "RANK": "3", "CUDA_VISIBLE_DEVICES": "3"}, Place(3, 0, 16, "torchrun")),
         (SLURM, Place(2, 1, 4, "Slurm")),
         ({**SLURM, "SLURM_STEP_NUM_TASKS": "3"}, Place(2, 1, 3, "Slurm")),
         ({**SLURM, "RANK": "7", "WORLD_SIZE": "8"}, Place(7, 0, 8, "torchrun")),

@@ -112,7 +112,7 @@ def test_a_rank_that_is_deaf_is_killed_at_the_deadline(job: Job, number: signal.
 
 def test_a_rank_that_was_reaped_is_signalled_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """While its exit is held its pid is free, and may be another group's."""
-    shim = Shim(os.getppid(), DEADLINES)
+    shim = Shim(os.getppid(), DEADLINES, "")
     shim._rank = subprocess.Popen(["true"], start_new_session=True)
     signalled: list[int] = []
     monkeypatch.setattr(os, "killpg", lambda group, _: signalled.append(group))

@@ -7,6 +7,7 @@ import select
 import signal
 import struct
 import subprocess
+import sys
 import termios
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from launch_subjects import PRELUDE, Job, gone, heard_ready, rest_of, shim_command, shimmed, wait_for, watched, words_of
+from launch_subjects import PRELUDE, QUICK_SHIM, Job, gone, heard_ready, rest_of, shim_command, shimmed, wait_for, watched, words_of
 
 from rankpatrol.launch.shim import rank_log
 from rankpatrol.launch.shim.rank_log import RankLog
@@ -295,3 +296,10 @@ def writers_of(pipe: int) -> list[int] | None:
         except OSError:
             continue
     return found or None
+
+
+def test_a_name_that_would_steer_the_terminal_is_told_plainly() -> None:
+    words = [sys.executable, "-I", "-S", str(QUICK_SHIM), "0", "{}", "\x1b[2J\u202enope"]
+    done = subprocess.run(words, capture_output=True, check=False, timeout=20)
+    assert done.returncode == 127
+    assert done.stderr == b"rankpatrol: cannot start ?[2J?nope: No such file or directory\n"

@@ -14,7 +14,7 @@ from rankpatrol.launch.parent import PYTHON_SHIM
 
 PACKAGE = Path(rankpatrol.__file__).parent
 # What the shim binds a rank with.
-AFFINITY = ("__init__", "binder", "cpus", "kernel", "machine", "nvml", "plan", "sharing", "sysfs", "visible")
+AFFINITY = ("__init__", "binder", "cpus", "kernel", "machine", "nvml", "plan", "sharing", "sysfs", "tuples", "visible")
 LOADED = [
     PACKAGE / "__init__.py",
     PACKAGE / "launch" / "__init__.py",
@@ -24,7 +24,7 @@ LOADED = [
 # What these files may import, all of it in 3.8 (docs.python.org/3.8/py-modindex.html).
 IN_38 = frozenset(
     """
-    contextlib ctypes errno fcntl json os queue resource select selectors signal
+    collections contextlib ctypes errno fcntl json os queue resource select selectors signal
     socket stat struct subprocess sys termios threading time typing
     """.split()  # ruff: ignore[SIM905] - a list of words
 )

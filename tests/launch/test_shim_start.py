@@ -132,6 +132,54 @@ def test_a_virtual_environment_stays_one(job: Job) -> None:
     assert done.stdout.split() == [sys.prefix, sys.executable]
 
 
+# What setproctitle does with the words and the environment that the kernel shows of a process.
+TAKES_A_TITLE = """
+import ctypes, pathlib
+fields = pathlib.Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+start, end = int(fields[45]), int(fields[48])
+ctypes.memset(start, 0, end - start)
+ctypes.memmove(start, b"a title of mine", 15)
+"""
+
+
+def test_a_launcher_that_has_changed_its_title_keeps_its_virtual_environment(job: Job) -> None:
+    code = "import os, sys; print(sys.prefix, sys.executable, os.environ['PWD'])"
+    launcher = f"import msgspec, subprocess\n{TAKES_A_TITLE}\nsubprocess.run([{str(PYTHON_SHIM)!r}, '-c', {code!r}], check=True)"
+    done = subprocess.run([sys.executable, "-c", launcher], env=job.environment(), capture_output=True, timeout=15, text=True, check=True)
+    prefix, python, folder = done.stdout.split()
+    assert (prefix, Path(python).parent) == (sys.prefix, Path(sys.executable).parent)
+    assert folder == str(Path.cwd())
+
+
+def test_a_rank_that_changes_its_title_is_still_its_shims_rank(job: Job) -> None:
+    with shimmed(job, TAKES_A_TITLE + "ready()\nsys.exit(3)") as shim:
+        assert words_of(shim) == ["ready"]
+        place = job.place()
+        assert shim.wait(10) == 3
+    told = job.exit()
+    assert told is not None
+    assert (told.exit_status, place.rank) == (3, 0)
+
+
+def test_an_interpreter_with_a_prefix_of_its_own_keeps_it(job: Job, tmp_path: Path) -> None:
+    """As conda's and the standalone builds' have: no virtual environment, found by where their program lies."""
+    prefix = tmp_path / "env with a blank"
+    (prefix / "bin").mkdir(parents=True)
+    real = Path(os.path.realpath(sys.executable))
+    shutil.copy2(real, prefix / "bin" / "python3.11")
+    (prefix / "bin" / "python").symlink_to("python3.11")
+    (prefix / "lib").symlink_to(real.parents[1] / "lib")
+    code = "import sys; print(sys.prefix); print(sys.executable)"
+    launcher = f"import subprocess; subprocess.run([{str(PYTHON_SHIM)!r}, '-c', {code!r}], check=True)"
+    program = [str(prefix / "bin" / "python"), "-c"]
+    env = {**job.environment(), "LD_LIBRARY_PATH": str(real.parents[1] / "lib")}
+    plain = subprocess.run([*program, code], env=env, capture_output=True, timeout=15, text=True, check=True)
+    done = subprocess.run([*program, launcher], env=env, capture_output=True, timeout=15, text=True, check=True)
+    assert done.stdout == plain.stdout
+    assert done.stdout.splitlines()[0] == str(prefix)
+    assert job.exit() is not None
+
+
 def test_a_python_that_does_not_start_without_pythonhome_runs_the_rank_itself(job: Job, tmp_path: Path) -> None:
     """-I hides PYTHONHOME; a Python that was moved needs it to find its library."""
     moved = tmp_path / "python3"

@@ -36,9 +36,9 @@ def trains(job: Job, before: str = "", *, restarts: int = 0) -> bytes:
 
 
 def full(folder: Path, aside: Path) -> str:
-    """A disk with what was there, and no room for a byte more."""
+    """A disk with what was there, and no room for a byte more: what a run directory sets aside is gone, too."""
     return f"""
-    cp -a {folder} {aside}; mount -t tmpfs -o size=64k none {folder}; cp -a {aside}/. {folder}
+    cp -a {folder} {aside}; rm -f {aside}/reserve; mount -t tmpfs -o size=64k none {folder}; cp -a {aside}/. {folder}
     dd if=/dev/zero of={folder}/filler bs=4k 2>/dev/null || true"""
 
 

@@ -1,6 +1,8 @@
 """`rankpatrol orphans …` in a pid namespace of its own, which it is made to take for the node's: CGROUP VICTIM FOLDER WORDS…
 
 Starts an orphan of job 77 that is deaf to SIGTERM, and a loader of live job 80; prints the exit code, the output, and what the two heard.
+WORDS may be those of several calls, one after another, with a `+` between them: the last one's output is printed. With --watch it goes on
+until it is ended, and prints as the command does.
 """
 
 import functools
@@ -33,11 +35,25 @@ def main():
         assert os.read(reader, 1) == b"r"
     command.Scanner = functools.partial(Scanner, namespace=lambda: INITIAL_PID_NAMESPACE)
     command.ReapRules = functools.partial(ReapRules, term_s=0.2, kill_switches=(str(folder / "no-reap"),))
-    command.evidence_folder = lambda: folder / "evidence"
-    done = CliRunner().invoke(command.orphans, [*words, "--device", str(device), "--every", "50ms"], standalone_mode=False)
+    os.environ["RANKPATROL_STATE_DIR"] = str(folder / "state")
+    common = ["--device", str(device), "--every", "50ms"]
+    if "--watch" in words:
+        command.orphans.main([*words, *common], standalone_mode=False)
+    codes = []
+    for call in " ".join(words).split(" + "):
+        done = CliRunner().invoke(command.orphans, [*call.split(), *common], standalone_mode=False)
+        codes.append(done.return_value)
     alive = {job: os.waitpid(pid, os.WNOHANG) == (0, 0) for job, pid in pids.items()}
     heard = {job: (folder / f"log.{job}").read_text().split() for job in pids}
-    said = {"code": done.return_value, "output": done.output, "error": repr(done.exception), "alive": alive, "heard": heard, "pids": pids}
+    said = {
+        "code": codes[-1],
+        "codes": codes,
+        "output": done.output,
+        "error": repr(done.exception),
+        "alive": alive,
+        "heard": heard,
+        "pids": pids,
+    }
     print(json.dumps(said))
 
 

@@ -29,7 +29,7 @@ Play = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def play(victim: Path, tmp_path: Path) -> Iterator[Play]:
+def start_play(victim: Path, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     mount = cgroup2()
     assert mount is not None
     top = mount / f"rankpatrol-command-{time.time_ns()}"
@@ -37,20 +37,29 @@ def play(victim: Path, tmp_path: Path) -> Iterator[Play]:
     (tmp_path / "squeue").write_text(SQUEUE.format(folder=tmp_path))
     (tmp_path / "squeue").chmod(0o755)
 
-    def play(*words: str, environment: dict[str, str] | None = None) -> dict[str, Any]:
-        path = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-        done = subprocess.run(
+    def start(*words: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+        path = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
+        return subprocess.Popen(
             ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, PLAYER, top, victim, tmp_path, *words],
             env={**os.environ, **path, **(environment or {})},
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
         )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
 
-    yield play
+    yield start
     remove_cgroup(top)
+
+
+@pytest.fixture
+def play(start_play: Callable[..., subprocess.Popen[str]]) -> Play:
+    def play(*words: str, environment: dict[str, str] | None = None) -> dict[str, Any]:
+        playing = start_play(*words, environment=environment)
+        out, errors = playing.communicate()
+        assert playing.returncode == 0, errors
+        return json.loads(out)
+
+    return play
 
 
 @needs_namespace
@@ -69,7 +78,7 @@ def test_reap_and_yes_end_the_proven_one_and_its_neighbour_hears_nothing(play: P
     assert told["alive"] == {"77": False, "80": True}
     assert told["heard"] == {"77": ["15"], "80": []}
     assert "(SIGTERM, SIGKILL)" in told["output"]
-    assert len(list((tmp_path / "evidence").iterdir())) == 1
+    assert len(list((tmp_path / "state/orphans").iterdir())) == 1
 
 
 @needs_namespace
@@ -122,6 +131,71 @@ def test_an_epilog_by_hand_proves_nothing_and_does_not_drain(play: Play) -> None
     assert "do not show that slurmd runs this" in told["output"]
 
 
+@needs_namespace
+def test_the_second_sight_may_be_the_next_calls(play: Play) -> None:
+    told = play("--scans", "1", "--reap", "--yes", "+", "--scans", "1", "--reap", "--yes")
+    assert told["codes"] == [1, 0], told["output"]
+    assert "over 2 scans" in told["output"]
+    assert told["alive"] == {"77": False, "80": True}
+
+
+@needs_namespace
+def test_a_sight_of_other_device_files_is_no_sight(play: Play) -> None:
+    told = play("--scans", "1", "--device", "/dev/null", "+", "--scans", "1")
+    assert told["codes"] == [1, 1], told["output"]
+
+
+@needs_namespace
+def test_a_prolog_goes_by_the_word_of_earlier_epilogs_and_calls_no_slurm_command(play: Play, tmp_path: Path) -> None:
+    told = play("--job", "77", "--epilog", "+", "--job", "90", "--prolog", "--reap", "--yes", environment=EPILOG)
+    assert told["codes"] == [2, 0], told["output"]
+    assert told["alive"] == {"77": False, "80": True}
+    assert told["heard"] == {"77": ["15"], "80": []}
+    assert not (tmp_path / "squeue.calls").exists()
+
+
+@needs_namespace
+def test_a_prolog_that_ends_nothing_tells_slurmd_to_drain(play: Play) -> None:
+    told = play("--job", "77", "--epilog", "+", "--job", "90", "--prolog", environment=EPILOG)
+    assert told["codes"] == [2, 2], told["output"]
+    assert told["heard"] == {"77": [], "80": []}
+
+
+@needs_namespace
+def test_a_prolog_without_an_epilogs_word_proves_nothing_and_does_not_drain(play: Play) -> None:
+    told = play("--job", "90", "--prolog", "--reap", "--yes")
+    assert told["code"] == 0
+    assert told["alive"] == {"77": True, "80": True}
+    assert "no scheduler was asked" in told["output"]
+
+
+@needs_namespace
+def test_the_prolog_of_the_job_itself_leaves_the_job_alone(play: Play) -> None:
+    told = play("--job", "77", "--epilog", "+", "--job", "77", "--prolog", "--reap", "--yes", environment=EPILOG)
+    assert told["codes"] == [2, 0], told["output"]
+    assert told["alive"] == {"77": True, "80": True}
+
+
+@needs_namespace
+@pytest.mark.timeout(60)
+def test_a_watch_releases_at_the_next_scan_and_says_what_is_new_once(start_play: Callable[..., subprocess.Popen[str]]) -> None:
+    with start_play("--watch", "--reap", "--yes") as watch:
+        assert watch.stdout is not None
+        heard = []
+        for line in watch.stdout:
+            heard.append(line)
+            if line.startswith("released"):
+                break
+        watch.kill()
+    assert [line.split(": ")[0].split(" ", 2)[2] for line in heard[:2]] == ["unknown", "orphan"]
+    assert heard[2].startswith("released"), heard
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANKPATROL_STATE_DIR", str(tmp_path / "state"))
+
+
 def invoke(*words: str) -> tuple[int, str]:
     done = CliRunner().invoke(orphans, [*words, "--every", "10ms"], standalone_mode=False)
     assert done.exception is None, done.exception
@@ -154,6 +228,18 @@ def test_in_a_container_it_says_that_pids_cannot_be_trusted(tmp_path: Path, monk
     assert victims.heard(pid) == []
 
 
-@pytest.mark.parametrize("words", [["--yes"], ["--epilog"], ["--every", "3"], ["--scans", "0"], ["--nonsense"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--yes"],
+        ["--epilog"],
+        ["--prolog"],
+        ["--watch", "--scans", "2"],
+        ["--watch", "--job", "7"],
+        ["--every", "3"],
+        ["--scans", "0"],
+        ["--nonsense"],
+    ],
+)
 def test_wrong_words_are_refused_before_anything_is_looked_at(words: list[str]) -> None:
     assert call(["orphans", *words]) == 64

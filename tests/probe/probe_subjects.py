@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rankpatrol.collect.marks import read_marks
+from rankpatrol.collect.told_stacks import StackPipe
 from rankpatrol.core.records import Missing, Record
 from rankpatrol.core.snapshot import Marks
-from rankpatrol.launch.shim.marks import with_probe
+from rankpatrol.launch.shim.marks import Held, with_probe
 from rankpatrol.system.process import identify
 
 # torch, as far as the probe follows it, for Pythons without it.
@@ -22,17 +23,24 @@ class Rank(Record, frozen=True):
     """A started rank, told to go on by a line on its standard input."""
 
     process: "subprocess.Popen[str]"
-    marks_fd: int
+    held: Held
 
     def marks(self) -> Marks | Missing:
         shim = identify(os.getpid())
         assert shim is not None
-        return read_marks(shim, self.marks_fd)
+        return read_marks(shim, self.held.marks_fd)
 
     def seen(self) -> Marks:
         found = self.marks()
         assert isinstance(found, Marks), found
         return found
+
+    def pipe(self) -> StackPipe:
+        shim, rank = identify(os.getpid()), identify(self.process.pid)
+        assert shim is not None
+        assert rank is not None
+        assert self.held.stacks_fd is not None
+        return StackPipe(shim=shim, fd=self.held.stacks_fd, marks_fd=self.held.marks_fd, rank=rank)
 
     def says(self) -> str:
         assert self.process.stdout is not None
@@ -57,6 +65,12 @@ def end_by_itself() -> None:
     signal.alarm(60)
 
 
+def close(held: Held) -> None:
+    """Our side of all that the probe was given."""
+    for descriptor in {*held.inherited(), held.stacks_fd} - {None}:
+        os.close(descriptor)
+
+
 @contextmanager
 def ranked(
     words: list[str],
@@ -67,12 +81,12 @@ def ranked(
     leads_session: bool = True,
 ) -> Iterator[Rank]:
     """`python WORDS…` as a rank; `env` is its user's environment."""
-    environment, marks_fd = with_probe(plain_environment() if env is None else env, str(folder), str(folder / "probe.sock"))
-    assert marks_fd is not None
+    environment, held = with_probe(plain_environment() if env is None else env, str(folder), str(folder / "probe.sock"))
+    assert held is not None
     with subprocess.Popen(
         [python, *words],
         env=environment,
-        pass_fds=(marks_fd,),
+        pass_fds=held.inherited(),
         start_new_session=leads_session,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -81,10 +95,10 @@ def ranked(
         preexec_fn=end_by_itself,  # ruff: ignore[PLW1509] - it only sets an alarm
     ) as process:
         try:
-            yield Rank(process, marks_fd)
+            yield Rank(process, held)
         finally:
             process.kill()
-            os.close(marks_fd)
+            close(held)
 
 
 def stand_in_torch(folder: Path, saves: str = SAVES) -> str:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from probe_subjects import plain_environment, ranked, stand_in_torch
+from probe_subjects import close, plain_environment, ranked, stand_in_torch
 
 from rankpatrol.core.records import Missing
 from rankpatrol.launch.shim import marks as shim_marks
@@ -84,13 +84,19 @@ spec.loader.exec_module(importlib.util.module_from_spec(spec))
 """
     first = users_site(tmp_path / "first", chains)
     last = users_site(tmp_path / "last", "import os; os.environ['CAME'] = 'last'")
-    env, marks_fd = with_probe(plain_environment(PYTHONPATH=last), str(tmp_path), "")
-    assert marks_fd is not None
+    env, held = with_probe(plain_environment(PYTHONPATH=last), str(tmp_path), "")
+    assert held is not None
     env["PYTHONPATH"] = first + os.pathsep + env["PYTHONPATH"]
     done = subprocess.run(
-        [sys.executable, "-c", TELL], env=env, pass_fds=(marks_fd,), start_new_session=True, capture_output=True, timeout=15, check=True
+        [sys.executable, "-c", TELL],
+        env=env,
+        pass_fds=held.inherited(),
+        start_new_session=True,
+        capture_output=True,
+        timeout=15,
+        check=True,
     )
-    os.close(marks_fd)
+    close(held)
     environment, path, site, modules = json.loads(done.stdout)
     assert (environment["CAME"], site) == ("last", first + "/sitecustomize.py")
     assert PROBE_PATH not in path
@@ -125,6 +131,30 @@ def test_an_orphan_that_fell_to_the_shim_is_no_rank(tmp_path: Path) -> None:
     with ranked(["-c", TELL], tmp_path, leads_session=False) as rank:
         assert json.loads(rank.end()[0])[3] == []
         assert isinstance(rank.marks(), Missing)
+
+
+def test_the_servers_processes_of_multiprocessing_are_no_ranks_and_hear_no_signal_of_ours(tmp_path: Path) -> None:
+    """forkserver and spawn start Python anew; so does the tracker of their resources."""
+    (tmp_path / "train.py").write_text("""
+import json, multiprocessing, sys
+def tells(queue):
+    caught = [line for line in open("/proc/self/status") if line.startswith("SigCgt")][0]
+    queue.put([[name for name in sys.modules if "probe" in name], bool(int(caught.split()[1], 16) & 1 << 22)])
+if __name__ == "__main__":
+    for method in ("spawn", "forkserver"):
+        context = multiprocessing.get_context(method)
+        queue = context.SimpleQueue()
+        child = context.Process(target=tells, args=(queue,))
+        child.start()
+        print(json.dumps(queue.get()))
+        child.join()
+""")
+    with ranked([str(tmp_path / "train.py")], tmp_path) as rank:
+        lines = rank.end()[0].splitlines()
+        assert len(lines) == 2
+        for line in lines:
+            assert json.loads(line) == [[], False]
+        assert rank.seen().steps == 0
 
 
 def test_a_forked_child_marks_nothing(tmp_path: Path) -> None:
@@ -226,9 +256,9 @@ except ZeroDivisionError:
 def test_a_descriptor_that_leads_elsewhere_is_left_alone(tmp_path: Path) -> None:
     other = tmp_path / "precious"
     other.write_bytes(b"x" * shim_marks.SIZE_BYTES)
-    env, marks_fd = with_probe(plain_environment(), str(tmp_path), "")
-    assert marks_fd is not None
-    os.close(marks_fd)
+    env, held = with_probe(plain_environment(), str(tmp_path), "")
+    assert held is not None
+    close(held)
     with other.open("r+b") as file:
         env["RANKPATROL_MARKS_FD"] = str(file.fileno())
         done = subprocess.run(
@@ -248,19 +278,19 @@ def test_broken_pieces_of_the_probe_do_not_keep_the_rank_from_starting(tmp_path:
     copy = tmp_path / "probe"
     shutil.copytree(Path(PROBE_PATH).parent, copy)
     (copy / "hooks.py").write_text("1/0")
-    env, marks_fd = with_probe(plain_environment(), str(tmp_path), "")
-    assert marks_fd is not None
+    env, held = with_probe(plain_environment(), str(tmp_path), "")
+    assert held is not None
     env["PYTHONPATH"] = str(copy / "on_path")
     done = subprocess.run(
         [sys.executable, "-c", "print(5)"],
         env=env,
-        pass_fds=(marks_fd,),
+        pass_fds=held.inherited(),
         start_new_session=True,
         capture_output=True,
         timeout=15,
         check=True,
     )
-    os.close(marks_fd)
+    close(held)
     assert (done.stdout, done.stderr) == (b"5\n", b"")
 
 

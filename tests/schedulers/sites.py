@@ -1,4 +1,4 @@
-"""Places where jobs run, for the contract that all schedulers keep: this machine alone, and a Slurm cluster."""
+"""Places where jobs run, for the contract that all schedulers keep: this machine alone, a Slurm cluster, Kubernetes."""
 
 import os
 import subprocess
@@ -8,10 +8,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from kubelet import Wire
 from slurm_cluster import Cluster
 
 from rankpatrol.core.jobs import JobState
 from rankpatrol.launch.rundir import RunDir
+from rankpatrol.schedulers.kubernetes import KubernetesJobs, KubernetesWaits
+from rankpatrol.schedulers.kubernetes_client import KubernetesClient
 from rankpatrol.schedulers.local_jobs import LocalJobs
 from rankpatrol.schedulers.port import JobScheduler
 from rankpatrol.schedulers.slurm import SlurmJobs
@@ -27,6 +30,9 @@ class Site(Protocol):
 
     scheduler: JobScheduler
     unknown: str
+    counts_restarts: bool
+    pythons: int  # how many processes of Python a job has that is up
+    release: str  # how a person lets a held job start; empty where jobs cannot be held
 
     def start(self) -> str: ...
 
@@ -41,6 +47,9 @@ class LocalSite:
     """Jobs of `rankpatrol run` with two ranks each."""
 
     unknown = "no-such-job"
+    pythons = 2
+    counts_restarts = True
+    release = ""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._running = folder, []
@@ -82,6 +91,9 @@ class SlurmSite:
     """Batch jobs of one step on one node."""
 
     unknown = "99999"
+    pythons = 2
+    counts_restarts = True
+    release = "scontrol release "
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self._jobs = cluster, []
@@ -105,6 +117,48 @@ class SlurmSite:
     def __exit__(self, *_: object) -> None:
         if self._jobs:
             self.cluster.slurm("scancel", *self._jobs, check=False)
+
+
+class KubernetesSite:
+    """Jobs of one pod with two ranks. KUBECONFIG leads to the API. A Job that is suspended and resumed counts no restart."""
+
+    unknown = "k8s:team/job/no-such-job"
+    counts_restarts = False
+    pythons = 3  # its launcher is in the pod as well
+
+    def __init__(self, wire: Wire, folder: Path, *, knows_suspend: bool = True) -> None:
+        self.wire, self._folder, self._names = wire, folder, []
+        self.release = """--type=merge -p '{"spec":{"suspend":false}}'""" if knows_suspend else ""
+        waits = KubernetesWaits(gone_s=40, taken_s=20, poll_s=0.1)
+        self.scheduler = KubernetesJobs(KubernetesClient(), SystemClock(), waits)
+
+    def start(self) -> str:
+        sleeper = self._folder / "sleeper.py"
+        sleeper.write_text(SLEEPER)
+        job = self.make([sys.executable, str(STANDIN), "2", str(sleeper)])
+        wait_for(lambda: self.scheduler.describe(job).state is JobState.RUNNING, 20)
+        return job
+
+    def finished(self) -> str:
+        job = self.make(["true"])
+        wait_for(lambda: self.scheduler.describe(job).state is JobState.ENDED, 20)
+        return job
+
+    def make(self, command: list[str], **spec: object) -> str:
+        name = f"train-{len(self._names)}-{os.getpid()}"
+        self._names.append(name)
+        pod = {"restartPolicy": "Never", "containers": [{"name": "train", "image": "none", "command": command}]}
+        job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": {"template": {"spec": pod}, **spec}}
+        code, told = self.wire("POST", "/apis/batch/v1/namespaces/team/jobs", job)
+        assert code == 201, told
+        return f"k8s:team/job/{name}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in self._names:
+            self.wire("DELETE", f"/apis/batch/v1/namespaces/team/jobs/{name}", {"propagationPolicy": "Background"})
 
 
 def wait_for(come_true, within_s: float) -> None:

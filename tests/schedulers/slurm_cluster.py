@@ -27,10 +27,23 @@ def why_not() -> str | None:
 
 
 class Cluster:
-    """One cluster. `track`: cgroup, or linuxproc, which loses sight of re-parented processes as real sites with it do."""
+    """One cluster. `track`: cgroup, or linuxproc, which loses sight of re-parented processes as real sites with it do.
 
-    def __init__(self, base: Path, *, nodes: int = 4, track: str = "cgroup", kill_wait_s: int = 3, hosts: bool = False) -> None:
-        self.base, self.nodes, self.kill_wait_s, self.hosts = base, nodes, kill_wait_s, hosts
+    `task`: none, or affinity, which binds as `--cpu-bind` says. `more`: lines of slurm.conf.
+    """
+
+    def __init__(
+        self,
+        base: Path,
+        *,
+        nodes: int = 4,
+        track: str = "cgroup",
+        kill_wait_s: int = 3,
+        hosts: bool = False,
+        task: str = "none",
+        more: str = "",
+    ) -> None:
+        self.base, self.nodes, self.kill_wait_s, self.hosts, self.task, self.more = base, nodes, kill_wait_s, hosts, task, more
         self.track = track if Path("/sys/fs/cgroup/freezer").is_dir() else "linuxproc"
         self.started: dict[str, subprocess.Popen[bytes]] = {}
         # Cgroups are named by node, for the whole machine: two clusters side by side must not share a name.
@@ -190,7 +203,7 @@ SlurmdPidFile={self.base}/slurmd.%n.pid
 SlurmctldLogFile={self.base}/log/slurmctld.log
 SlurmdLogFile={self.base}/log/slurmd.%n.log
 ProctrackType=proctrack/{self.track}
-TaskPlugin=task/none
+TaskPlugin=task/{self.task}
 MpiDefault=none
 JobAcctGatherType=jobacct_gather/linux
 SelectType=select/cons_tres
@@ -205,6 +218,7 @@ SlurmdTimeout=10
 MinJobAge=300
 MailProg=/bin/true
 {nodes}{" CPUs=4 RealMemory=2000 State=UNKNOWN" if self.hosts else ""}
+{self.more}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
         (self.base / "slurm.conf").write_text(settings)

@@ -36,7 +36,7 @@ def named(site: Site, job: str) -> str:
 def ranks_are_up(site: Site, job: str) -> bool:
     found = site.scheduler.processes(job)
     names = [Path(f"/proc/{each.process.pid}/comm").read_text() for each in found] if isinstance(found, tuple) else []
-    return sum(name.startswith("python") for name in names) >= 2
+    return sum(name.startswith("python") for name in names) >= site.pythons
 
 
 def started(site: Site) -> str:
@@ -67,18 +67,20 @@ def test_the_evidence_is_sealed_and_then_the_job_is_ended(site: Site, here, caps
     checked = verify(here / "out" / "incidents" / "1")
     assert checked.ok
     assert [rank.rank for rank in checked.manifest.ranks] == [0, 1]
-    assert all("proc" in rank.captured for rank in checked.manifest.ranks)
+    assert [rank.missing["proc"] for rank in checked.manifest.ranks if "proc" not in rank.captured] == []
     asked = json.loads((here / "out" / "incidents" / "1" / "scheduler.json").read_text())
     assert (asked["scheduler"], asked["status"]["state"]) == (site.scheduler.name, "running")
 
 
 def test_a_requeued_job_runs_again(site: Site, capsys):
     job = started(site)
+    before = site.scheduler.describe(job)
     assert call(["end", "--job", job, "--requeue", "--yes"]) == 0
     told = capsys.readouterr().out
     assert "NOT DONE" not in told
     wait_for(lambda: site.scheduler.describe(job).state is JobState.RUNNING, 60)
-    assert site.scheduler.describe(job).restarts == 1
+    assert site.scheduler.describe(job).restarts == 1 or not site.counts_restarts
+    assert site.scheduler.describe(job).life != before.life
 
 
 def test_where_no_checkpoint_is_good_the_job_does_not_start_from_a_broken_one(site: Site, here, capsys):
@@ -89,10 +91,11 @@ def test_where_no_checkpoint_is_good_the_job_does_not_start_from_a_broken_one(si
     told = capsys.readouterr().out
     assert "confirm_checkpoint" in told
     assert "no good checkpoint" in told
-    assert f"scontrol release {job}" in told or isinstance(site, LocalSite)
+    assert site.release in told
     now = site.scheduler.describe(job)
     # With a scheduler that can hold jobs it waits for a person; else it was not touched.
-    assert now.held if isinstance(site, SlurmSite) else now.restarts == 0
+    assert now.held if site.release else now.restarts == 0
+    assert now.state is (JobState.PENDING if site.release else JobState.RUNNING)
 
 
 def test_ctrl_c_says_what_has_become_of_the_job(slurm, here):
@@ -110,7 +113,8 @@ def test_ctrl_c_says_what_has_become_of_the_job(slurm, here):
 
 def test_one_who_acts_already_is_not_interfered_with(site: Site, here, capsys):
     job = started(site)
-    folder = site.scheduler.run_dir(job).path / "lease" if isinstance(site, LocalSite) else here.parent / "leases" / f"slurm-{job}"
+    name = f"slurm-{job}" if isinstance(site, SlurmSite) else job.replace(":", ".").replace("/", ".")
+    folder = site.scheduler.run_dir(job).path / "lease" if isinstance(site, LocalSite) else here.parent / "leases" / name
     lease = take_lease(folder, "an agent", SystemClock(), lasts_s=60)
     assert call(["end", "--job", job, "--yes", "--out", "out"]) == 3
     assert "an agent on" in capsys.readouterr().err

@@ -9,7 +9,25 @@ from rankpatrol.core.records import Missing
 from rankpatrol.system.process import identify
 
 pytestmark = pytest.mark.timeout(90)
-HOSTILE = ("", "-", "--all", "1; touch /tmp/pwned", "$(id)", "1,2", "../..", "a\nb", "1 -u root", "\0")
+HOSTILE = (
+    "k8s:",
+    "k8s:../../x",
+    "k8s:a/job/b,c=d",
+    "k8s:a/job/b?x=1",
+    "k8s:a/job/b%2fc",
+    "k8s:a/b/c/d",
+    "k8s:A/job/b",
+    "",
+    "-",
+    "--all",
+    "1; touch /tmp/pwned",
+    "$(id)",
+    "1,2",
+    "../..",
+    "a\nb",
+    "1 -u root",
+    "\0",
+)
 
 
 def test_a_running_job_is_described(site: Site):
@@ -65,6 +83,9 @@ def test_a_requeued_job_runs_again_and_what_was_seen_before_counts_no_more(site:
     assert site.scheduler.requeue(seen, held=False) == ""
     wait_for(lambda: site.scheduler.describe(seen.job).state is JobState.RUNNING, 40)
     now = site.scheduler.describe(seen.job)
-    assert now.restarts == 1
+    assert now.restarts == 1 or not site.counts_restarts
+    assert now.life != seen.life
     assert "started again since" in site.scheduler.terminate(seen)
-    assert site.scheduler.describe(seen.job).life == now.life
+    after = site.scheduler.describe(seen.job)
+    # The count itself may go down again: Kubernetes 1.20 forgets a failed pod that is deleted.
+    assert (after.state, after.run, after.started_unix_s) == (JobState.RUNNING, now.run, now.started_unix_s)

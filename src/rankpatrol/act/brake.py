@@ -5,6 +5,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from rankpatrol.act.suspects import suspect_file
+from rankpatrol.core.budget import Budget
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.records import Record
 
@@ -12,20 +13,6 @@ from rankpatrol.core.records import Record
 SAME_MOST = 3
 _HOUR_S, _DAY_S = 3600.0, 86400.0
 _ORDINALS = {2: "second", 3: "third"}
-
-
-class Budget(Record, frozen=True, kw_only=True):
-    """How often a job may fail before a person should look, and how long it pauses in between.
-
-    The first two failures of an hour are answered at once; from the third on the pause doubles, so that a broken node, mount or
-    network has time to come back.
-    """
-
-    per_hour: int = 10
-    per_day: int = 30
-    at_once: int = 2
-    first_pause_s: float = 15.0
-    longest_pause_s: float = 300.0
 
 
 class Signature(Record, frozen=True, kw_only=True):

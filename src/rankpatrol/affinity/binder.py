@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple
-
-from rankpatrol.affinity import kernel, nvml, sysfs
+from rankpatrol.affinity import kernel, sysfs
 from rankpatrol.affinity.cpus import format_cpus
-from rankpatrol.affinity.machine import Cores, Cpus, Gpu, Machine
+from rankpatrol.affinity.machine import Cores, Cpus, DriverWord, Gpu, Machine
 from rankpatrol.affinity.plan import BIND, CORE, LEFT, NOTHING, REFUSED, Rank, RankPlan, Want, plan, plan_rank
+from rankpatrol.affinity.tuples import NamedTuple
 from rankpatrol.affinity.visible import Choice, choose, local_rank, seen_gpus
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, Mapping, Optional, Sequence, Tuple
 
 # A table of what else moves threads or counts them: (variable, words that are harmless, what it does).
 _RUNTIMES = (
@@ -27,7 +30,7 @@ class Ground(NamedTuple):
 
     machine: Machine
     gpus: Tuple[Gpu, ...]
-    word: nvml.DriverWord
+    word: DriverWord
     root: str = "/"
 
 
@@ -39,14 +42,18 @@ def survey(
     Of another machine's tree this one's driver knows nothing; `library` names one that does.
     """
     machine = sysfs.read_machine(root)
-    silent = nvml.DriverWord({}, {})
+    silent = DriverWord({}, {})
     if len(machine.with_cpus()) <= 1 and not ask_driver:
         return Ground(machine, (), silent, root)
     gpus = sysfs.read_gpus(root)
-    mig: FrozenSet[str] = nvml.mig_words([environment.get("CUDA_VISIBLE_DEVICES", "") for environment in environments])
+    visible = [environment.get("CUDA_VISIBLE_DEVICES", "") for environment in environments]
     can_ask = any(gpu.vendor == "nvidia" for gpu in gpus) and (root == "/" or library is not None)
-    if can_ask and (ask_driver or mig or any(gpu.node is None for gpu in gpus)):
-        return Ground(machine, gpus, nvml.ask(sorted(mig), library=library or nvml.LIBRARY), root)
+    if can_ask and (ask_driver or any("MIG-" in words for words in visible) or any(gpu.node is None for gpu in gpus)):
+        from rankpatrol.affinity import nvml  # ruff: ignore[PLC0415] - ranks wait for this, and few need it
+
+        mig = nvml.mig_words(visible)
+        if ask_driver or mig or any(gpu.node is None for gpu in gpus):
+            return Ground(machine, gpus, nvml.ask(sorted(mig), library=library or nvml.LIBRARY), root)
     return Ground(machine, gpus, silent, root)
 
 

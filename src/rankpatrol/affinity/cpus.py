@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import FrozenSet, Iterable, Set
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import FrozenSet, Iterable, Set
+
 
 # More than any kernel's NR_CPUS; a list that claims more is not one.
 _MOST = 65536

@@ -5,12 +5,16 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from typing import FrozenSet, NamedTuple, Optional, Sequence
 
 from rankpatrol.affinity.cpus import parse_cpus
 from rankpatrol.affinity.machine import Cpus
 from rankpatrol.affinity.plan import NO_MEMORY, STRICT
 from rankpatrol.affinity.sysfs import read, read_cpus
+from rankpatrol.affinity.tuples import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import FrozenSet, Optional, Sequence
 
 # System call numbers by machine: set_mempolicy, get_mempolicy (asm/unistd_64.h; asm-generic/unistd.h for arm64, riscv64, loongarch64).
 _CALLS = {"x86_64": (238, 239), "aarch64": (237, 236), "riscv64": (237, 236), "loongarch64": (237, 236), "ppc64le": (261, 260)}

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Dict, FrozenSet, NamedTuple, Optional, Tuple
+from rankpatrol.affinity.tuples import NamedTuple
 
-Cpus = FrozenSet[int]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, FrozenSet, Optional, Tuple
+
+    Cpus = FrozenSet[int]
+else:
+    Cpus = frozenset
 
 
 class Node(NamedTuple):
@@ -70,3 +76,15 @@ class Witness(NamedTuple):
 
     cpus: Cpus = frozenset()
     nodes: FrozenSet[int] = frozenset()
+
+
+class DriverWord(NamedTuple):
+    """What NVML said: witnesses by PCI address, the address of each asked-for MIG device's GPU, and (`problem`) why there is less.
+
+    `users`: the processes that compute on each GPU, in the numbers of the initial pid namespace.
+    """
+
+    witness: Dict[str, Witness]
+    mig: Dict[str, str]
+    problem: Optional[str] = None
+    users: Dict[str, FrozenSet[int]] = {}  # ruff: ignore[RUF012] - never written to

@@ -9,27 +9,15 @@ import os
 import select
 import signal
 import time
-from typing import Any, Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, FrozenSet, Iterable, List, Optional, Sequence
 
-from rankpatrol.affinity.machine import Witness
+from rankpatrol.affinity.machine import DriverWord, Witness
 
 LIBRARY = "libnvidia-ml.so.1"
 _WORDS = 16  # of 64 bits: 1024 CPUs or nodes
 _SCOPE_NODE = 0
 _MOST_USERS = 256
 _MOST_BYTES = 1 << 20
-
-
-class DriverWord(NamedTuple):
-    """What NVML said: witnesses by PCI address, the address of each asked-for MIG device's GPU, and (`problem`) why there is less.
-
-    `users`: the processes that compute on each GPU, in the numbers of the initial pid namespace.
-    """
-
-    witness: Dict[str, Witness]
-    mig: Dict[str, str]
-    problem: Optional[str] = None
-    users: Dict[str, FrozenSet[int]] = {}  # ruff: ignore[RUF012] - never written to
 
 
 class _Pci(ctypes.Structure):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
-
 from rankpatrol.affinity.cpus import format_cpus
 from rankpatrol.affinity.machine import Cores, Cpus, Gpu, Machine, Node, Witness
 from rankpatrol.affinity.sharing import share
+from rankpatrol.affinity.tuples import NamedTuple
 from rankpatrol.affinity.visible import Choice
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 # Decisions
 BIND, NOTHING, REFUSED, LEFT = "bind", "nothing", "refused", "left"

@@ -9,13 +9,15 @@ from pathlib import Path
 from rankpatrol.affinity.audit import RunningProcess, Seen, Subject, memory_by_node
 from rankpatrol.affinity.cpus import is_number
 from rankpatrol.affinity.visible import LOCAL_RANKS, local_rank
+from rankpatrol.core.lineage import above
 from rankpatrol.core.records import Missing, Record
-from rankpatrol.system.process import stat_fields
+from rankpatrol.system.process import is_hidden, stat_fields
 
 # A rank's global number, by the launchers of LOCAL_RANKS.
 _GLOBAL_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 _DEVICE = re.compile(r"/dev/(?:nvidia\d+|dri/renderD\d+)")
 _SHIM = "rankpatrol/launch/shim"
+_UNREAD = Missing("it was not read, so as not to hold the process up")
 
 
 class RunningRank(Record, frozen=True):
@@ -44,30 +46,44 @@ def running_ranks() -> tuple[RunningRank, ...]:
     parents = _parents()
     seen = {pid: found for pid in parents if (found := _look(pid, parents[pid])) is not None}
     # srun numbers torchrun too: the launcher nearest to the rank counts.
-    above = {pid for found in seen.values() for pid in _line(found.pid, parents) if pid in seen and seen[pid].launcher > found.launcher}
+    launchers = {pid for found in seen.values() for pid in above(found.pid, parents) if pid in seen and seen[pid].launcher > found.launcher}
     ranks = [
         found
         for found in seen.values()
-        if found.pid not in above and not any(pid in seen and pid not in above for pid in _line(found.pid, parents))
+        if found.pid not in launchers and not any(pid in seen and pid not in launchers for pid in above(found.pid, parents))
     ]
     ranks.sort(key=lambda found: (local_rank(found.environment).rank or 0, found.pid))
     return tuple(read_rank(found.pid, found.environment, parents) for found in ranks)
 
 
-def running_process(pid: int) -> RunningRank | Missing:
-    """One process, rank or not, by its pid."""
+def running_process(pid: int, *, memory: bool = True) -> RunningRank | Missing:
+    """One process, rank or not, by its pid; without `memory`, where its memory lies is not read."""
     parents = _parents()
     if pid not in parents:
         return Missing(f"process {pid} is gone")
     environment = read_environment(pid)
-    return environment if isinstance(environment, Missing) else read_rank(pid, environment, parents)
+    return environment if isinstance(environment, Missing) else read_rank(pid, environment, parents, memory=memory)
 
 
-def read_rank(pid: int, environment: Mapping[str, str], parents: Mapping[int, int]) -> RunningRank:
+def is_closed(pid: int) -> bool:
+    """Whether a process is there and the kernel does not let us see what it was started with."""
+    if is_hidden(pid):
+        return True
+    try:
+        if not _some_thread_is_stuck(pid):
+            Path(f"/proc/{pid}/environ").open("rb").close()
+    except PermissionError:
+        return True
+    except OSError:  # it has gone
+        return False
+    return False
+
+
+def read_rank(pid: int, environment: Mapping[str, str], parents: Mapping[int, int], *, memory: bool = True) -> RunningRank:
     """A rank and its descendants, as they are now."""
     number = next((environment[name] for name in _GLOBAL_RANKS if is_number(environment.get(name, ""))), None)
-    family = [pid, *(child for child in sorted(parents) if pid in _line(child, parents))]
-    processes = tuple(process for each in family if (process := _process(each)) is not None)
+    family = [pid, *(child for child in sorted(parents) if pid in above(child, parents))]
+    processes = tuple(process for each in family if (process := _process(each, memory=memory)) is not None)
     if not processes:
         processes = (RunningProcess(pid=pid, name="?", threads={}, memory_bytes=Missing(f"process {pid} is gone")),)
     opened = frozenset(path for each in family for path in _devices(each))
@@ -112,14 +128,6 @@ def _parents() -> dict[int, int]:
     return found
 
 
-def _line(pid: int, parents: Mapping[int, int]) -> list[int]:
-    """All that are above a process; a table read while processes come and go may hold a circle."""
-    found: list[int] = []
-    while (pid := parents.get(pid, 0)) and pid not in found:
-        found.append(pid)
-    return found
-
-
 def _stat(pid: int) -> list[str] | None:
     try:
         return stat_fields(Path(f"/proc/{pid}/stat").read_text(errors="replace"))
@@ -147,7 +155,7 @@ def read_environment(pid: int) -> dict[str, str] | Missing:
     return dict(word.split("=", 1) for word in text.decode(errors="replace").split("\0") if "=" in word)
 
 
-def _process(pid: int) -> RunningProcess | None:
+def _process(pid: int, *, memory: bool) -> RunningProcess | None:
     fields = _stat(pid)
     if fields is None:
         return None
@@ -158,7 +166,7 @@ def _process(pid: int) -> RunningProcess | None:
         except OSError:
             continue  # it ended meanwhile
     name = (_read(pid, "comm") or b"?").decode(errors="replace").strip()
-    return RunningProcess(pid=pid, name=name, threads=threads, memory_bytes=_memory(pid))
+    return RunningProcess(pid=pid, name=name, threads=threads, memory_bytes=_memory(pid) if memory else _UNREAD)
 
 
 def _memory(pid: int) -> dict[int, int] | Missing:

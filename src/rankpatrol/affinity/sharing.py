@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
-
 from rankpatrol.affinity.machine import Cores, Cpus
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 
 def share(cores: Cores, allowed: Mapping[int, Cpus]) -> Dict[int, Cpus]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Dict, Iterable, List, Optional, Tuple
 
 from rankpatrol.affinity.cpus import parse_cpus
 from rankpatrol.affinity.machine import Cores, Cpus, Gpu, Machine, Nic, Node
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Iterable, List, Optional, Tuple
 
 _PCI = "sys/bus/pci/devices"
 _NODES = "sys/devices/system/node"

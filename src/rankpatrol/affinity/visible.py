@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
-
 from rankpatrol.affinity.cpus import is_number
 from rankpatrol.affinity.machine import Gpu
+from rankpatrol.affinity.tuples import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, Mapping, Optional, Sequence, Tuple
 
 # Where each launcher writes a rank's place on its node: (local rank, ranks on the node).
 LOCAL_RANKS = (

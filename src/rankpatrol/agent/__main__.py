@@ -13,6 +13,7 @@ from rankpatrol.agent.nodes.others import Alone, Others
 from rankpatrol.agent.voice import Voice, stderr_voice
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.journal import read_events
+from rankpatrol.launch.outlived import retire
 from rankpatrol.launch.rundir import Cluster, JobSpec, RunDir
 from rankpatrol.system.clock import SystemClock
 from rankpatrol.system.process import identify
@@ -48,7 +49,7 @@ def main(path: Path) -> int:
         _follow(Follower(spec, spec.cluster, run_dir, SystemClock(), voice), voice, stop)
     voice.rest()
     if os.getppid() != parent:
-        run_dir.remove()  # our parent was killed and cannot do it any more
+        retire(run_dir)  # our parent was killed and cannot do it any more
     return 0
 
 

@@ -42,6 +42,7 @@ from rankpatrol.judge.records import (
     TimeoutNears,
 )
 from rankpatrol.judge.tape import AttemptOver, CrashFound
+from rankpatrol.launch.left_behind import FOR_GOOD, MOST_S
 from rankpatrol.launch.rundir import JobSpec, LauncherExit, OrderedEnd, Released, ResumePoint, RunDir, launcher_of
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.files import write_atomic
@@ -71,9 +72,8 @@ class Agent:
         self._published: Verified | None = None
         self._launcher_gone_at_s: float | None = None
         self._state_due_at_s = float("-inf")
-        self.desk = IncidentDesk(
-            IncidentPolicy(act=spec.policy != "observe", ask=spec.policy == "ask"), self._teller.journal, self._recovery, clock
-        )
+        policy = IncidentPolicy(act=spec.policy != "observe", ask=spec.policy == "ask", budget=spec.budget)
+        self.desk = IncidentDesk(policy, self._teller.journal, self._recovery, clock)
         self._recorder = recorder_of(spec, run_dir, self._teller.courier, clock, voice)
         self._recorder.begin(self._policy, self._judge_state)
         self._metrics: MetricsPost = post_of(spec, self._teller, clock)
@@ -130,6 +130,7 @@ class Agent:
             self._orphans.ranks_gone(attempt)
             self._watch(attempt)
         self._mind_people()
+        self._teller.room(attempt, full=self._run_dir.is_full())
         if self._clock.mono_s() >= self._state_due_at_s:
             self._write_state()
         return self._teller.one_line(attempt, self._eyes.best_step(), self.desk.open_incident(), self._recovery.switches.latest())
@@ -145,6 +146,8 @@ class Agent:
         if self._waits_for_last_words():
             return False
         self._follow_attempts()
+        if ended is not None and self._left_behind(ended):
+            return False
         if self._eyes.attempt is not None and self._eyes.attempt.number not in self._teller.ended:
             self._end_attempt(self._eyes.attempt)
         self._end_job(None if ended is None else ended.exit_code)
@@ -166,6 +169,13 @@ class Agent:
     def leave(self) -> None:
         """The job goes on without us: somebody has told us to go."""
         self._metrics.leave()
+
+    def _left_behind(self, ended: LauncherExit) -> bool:
+        """True while ranks outlive CMD though the user has ordered the end of all: their shims end them, and that is still our story."""
+        attempt = self._eyes.attempt
+        if attempt is None or attempt.over() or self._run_dir.read(FOR_GOOD, OrderedEnd) is None:
+            return False
+        return self._clock.unix_s() - ended.ended_unix_s < MOST_S
 
     def _mind_people(self) -> None:
         """What people have said since the last round: a pause, its end, an answer to the open question."""
@@ -220,6 +230,7 @@ class Agent:
 
     def _begin_attempt(self, attempt: Attempt) -> None:
         if attempt.number not in self._teller.begun:
+            self._run_dir.keep_reserve()
             since = None if self._teller.begun else self._recovery.queued_since()
             self._teller.attempt_begins(attempt)
             if since is not None:
@@ -284,7 +295,7 @@ class Agent:
             return
         self._begin_attempt(attempt)
         self._eyes.light()
-        found = look_at_crash(self._roster, self._eyes, self._clock)
+        found = look_at_crash(self._roster, self._eyes, self._clock, self._spec.checkpoints)
         if found is not None:
             self._recorder.note(self._crash_found(found))
         if found is not None and alerted is not None:
@@ -336,9 +347,15 @@ class Agent:
     def _state(self, ended: str | None = None) -> bytes:
         view = JobView(self._spec, self._eyes, self._judge_state, self.desk.state, self._recovery.checkpoints.latest(), ended)
         view = view._replace(
-            pause=self._recovery.switches.latest(), question=self._question(), asides=self._asides.open(), nodes=self._others.lines()
+            pause=self._recovery.switches.latest(),
+            question=self._question(),
+            asides=self._asides.open(),
+            nodes=self._others.lines(),
+            run_dir_full=self._teller.run_dir_full,
         )
         attempt = self._eyes.attempt
+        if attempt is not None:
+            view = view._replace(bindings=self._run_dir.bindings(attempt.number))
         runs = attempt is not None and attempt.number not in self._teller.ended
         return state_of(
             view._replace(phase=self._teller.phase_now if runs else None, agent=agent_now(self._spec, self._teller)), self._clock

@@ -9,6 +9,7 @@ from rankpatrol.analysis.losses import lost_loss
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.core.snapshot import LogSample
+from rankpatrol.evidence.findings import speakable
 from rankpatrol.incident.records import IncidentState, Stage
 from rankpatrol.journal import read_events
 from rankpatrol.system.clock import Clock
@@ -45,7 +46,7 @@ class Asides:
 
     def tell(self, attempt: int, onset_unix_s: float, diagnosis: Diagnosis) -> None:
         """Say it once an attempt, and seal the evidence. A healthy job gets an alert, a slow one a verdict."""
-        kind = _kind(diagnosis.cause)
+        kind, diagnosis = _kind(diagnosis.cause), speakable(diagnosis)
         if (attempt, kind) in self._told:
             return
         self._told.add((attempt, kind))

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from rankpatrol.act.brake import Budget, Failure, braked, pause_s, recalled
+from rankpatrol.act.brake import Failure, braked, pause_s, recalled
 from rankpatrol.act.plan import Outlook
 from rankpatrol.act.suspects import suspect_files
 from rankpatrol.core.diagnosis import Diagnosis
@@ -100,7 +100,6 @@ class IncidentDesk:
 
     def __init__(self, policy: IncidentPolicy, journal: Ledger, hands: Hands, clock: Clock) -> None:
         self._policy, self._journal, self._hands, self._clock = policy, journal, hands, clock
-        self._budget = Budget()
         self.state: IncidentState | None = None
         self._count = 0
         self._told: set[tuple[str, int, object]] = set()
@@ -145,13 +144,13 @@ class IncidentDesk:
         event, history = VerdictGiven(onset_unix_s=onset_unix_s, diagnosis=diagnosis, step=step, phase=phase), tuple(self._failures)
         now = _failure(state, event)
         self._failures.append(now)
-        said = braked(now, history, self._budget) or recalled(now, history)
+        said = braked(now, history, self._policy.budget) or recalled(now, history)
         self._handle(msgspec.structs.replace(event, diagnosis=said, found=None if said is diagnosis else diagnosis))
 
     def outlook(self) -> Outlook:
         """What the failures so far mean for the next attempt."""
         history, now_unix_s = tuple(self._failures), self._clock.unix_s()
-        wait_s = pause_s(now_unix_s, history, self._budget) if self._policy.act else 0.0
+        wait_s = pause_s(now_unix_s, history, self._policy.budget) if self._policy.act else 0.0
         suspects = suspect_files(failure.diagnosis for failure in history)
         failed_of = history[-1].diagnosis.cause if history else None
         return Outlook(suspect_files=suspects, not_before_unix_s=now_unix_s + wait_s if wait_s else None, failed_of=failed_of)

@@ -19,7 +19,7 @@ from rankpatrol.core.snapshot import ProcessSample, Snapshot
 from rankpatrol.discover.records import FoundJob
 from rankpatrol.evidence.bundle import IncidentRef, SealedBundle
 from rankpatrol.evidence.capture import seal
-from rankpatrol.evidence.findings import Findings
+from rankpatrol.evidence.findings import Findings, speakable
 from rankpatrol.evidence.host import host_facts
 from rankpatrol.launch.rundir import RankPlace, RunDir
 from rankpatrol.system.clock import Clock
@@ -55,11 +55,13 @@ def see_local(status: JobStatus, run_dir: RunDir, clock: Clock) -> Sight:
 
 def see_found(status: JobStatus, processes: tuple[JobProcess, ...] | Missing, clock: Clock) -> Sight:
     """A scheduler's job: its ranks are found among the processes of this node, and only those that the scheduler says are of the job."""
-    found, _ = look_around(Wanted(job=status.local_id))
-    largest = max(found, key=lambda job: len(job.ranks), default=None)
+    # Where processes do not wear the scheduler's id, their cgroup alone tells whose they are.
+    found, _ = look_around(Wanted(job=status.local_id or None))
     known = {} if isinstance(processes, Missing) else {each.process: each for each in processes}
     # A shell that was started in one job hands its variables on to what is submitted from it: the id alone proves nothing.
-    ranks = () if largest is None else tuple(rank for rank in largest.ranks if rank.process in known)
+    own = {job.key: tuple(rank for rank in job.ranks if rank.process in known) for job in found}
+    largest = max(found, key=lambda job: len(own[job.key]), default=None)
+    ranks = () if largest is None else own[largest.key]
     if largest is None or not ranks:
         why = processes.reason if isinstance(processes, Missing) else "its processes here are no ranks that a launcher numbered"
         return _nothing(status, why, clock)
@@ -69,7 +71,7 @@ def see_found(status: JobStatus, processes: tuple[JobProcess, ...] | Missing, cl
         attempt = _attempt(status, job)
         _lead_to_logs(job, Path(folder) / "attempts" / str(attempt.number))
         sight = _watch(status, attempt, Path(folder), nodes, clock)
-    patrols = tuple(dict.fromkeys(each.patrolled_by for each in found if each.patrolled_by is not None))
+    patrols = tuple(dict.fromkeys(each.patrolled_by for each in found if each.patrolled_by is not None and own[each.key]))
     return replace(sight, patrolled_by=patrols)
 
 
@@ -103,7 +105,7 @@ def _watch(status: JobStatus, attempt: Attempt, job_dir: Path, nodes: dict[int, 
         before = after
     last = eyes.look_whole()
     ranks = tuple(sorted(sample.rank for sample in last.ranks))
-    found = healthy(ranks, attempt.world_size()) if ranks and set(ranks) <= moved else diagnose((first, last))
+    found = healthy(ranks, attempt.world_size()) if ranks and set(ranks) <= moved else speakable(diagnose((first, last)))
     return Sight(snapshot=last, first=first, diagnosis=found, nodes=nodes, absent=_absent(status, attempt.world_size(), ranks))
 
 

@@ -12,12 +12,15 @@ from rankpatrol.act.job_plan import RequeuePolicy, end_plan, requeue_plan
 from rankpatrol.act.plan import ActionPlan, Verified
 from rankpatrol.agent.checkpoint_watch import CheckpointWatch, verified
 from rankpatrol.agent.end_evidence import Sight, seal_sight, see_found, see_local
-from rankpatrol.agent.leases import leased, local_lease, slurm_lease
+from rankpatrol.agent.leases import kubernetes_lease, leased, local_lease, slurm_lease
 from rankpatrol.core.errors import BadInput, ExitCode, PatrolError
 from rankpatrol.core.jobs import JobState, JobStatus
 from rankpatrol.core.records import Missing, Record
 from rankpatrol.evidence.bundle import IncidentRef, SealedBundle
 from rankpatrol.launch.rundir import RunDir
+from rankpatrol.schedulers.kubernetes import KubernetesJobs
+from rankpatrol.schedulers.kubernetes_client import KubernetesClient
+from rankpatrol.schedulers.kubernetes_words import cordon_advice, is_kubernetes_id, may_mean_kubernetes, parse_job
 from rankpatrol.schedulers.local_jobs import LocalJobs
 from rankpatrol.schedulers.port import JobScheduler
 from rankpatrol.schedulers.slurm import SlurmJobs
@@ -37,13 +40,17 @@ class JobUnknown(PatrolError):
 
 
 class Target(Record, frozen=True, kw_only=True):
-    """The job that is meant, as it was seen. `inside`: we are a part of it; `can_hold`: its scheduler knows held jobs."""
+    """The job that is meant, as it was seen.
+
+    `inside`: we are a part of it; `can_hold`: its scheduler can hold it; `can_avoid`: it can be kept from nodes.
+    """
 
     scheduler: JobScheduler
     status: JobStatus
     lease_folder: Path
     inside: bool
     can_hold: bool
+    can_avoid: bool = True
     run_dir: RunDir | None = None
 
 
@@ -66,7 +73,9 @@ class Case(Record, frozen=True, kw_only=True):
 
 
 def target_of(job: str, clock: Clock) -> Target:
-    """The job of this id: one of `rankpatrol run` on this machine, else one of Slurm's. Raises BadInput or JobUnknown."""
+    """The job of this id: one of Kubernetes, of `rankpatrol run` on this machine, else one of Slurm's. Raises BadInput or JobUnknown."""
+    if is_kubernetes_id(job):
+        return _in_kubernetes(job, clock)
     local = LocalJobs(clock)
     if (folder := local.folder(job)) is not None:
         status, run_dir = _running(local.describe(job)), local.run_dir(job)
@@ -74,7 +83,7 @@ def target_of(job: str, clock: Clock) -> Target:
             raise JobUnknown(f"the job of {folder} has just ended")
         return Target(scheduler=local, status=status, lease_folder=local_lease(run_dir), inside=False, can_hold=False, run_dir=run_dir)
     if not is_job_id(job) or not installed():
-        raise BadInput(f"there is no job {job[:80]!r} here", help=_WHICH)
+        raise BadInput(f"there is no job {job[:80]!r} here", help=_KUBERNETES if may_mean_kubernetes(job) else _WHICH)
     scheduler = SlurmJobs(SlurmClient(), clock)
     status = _running(scheduler.describe(job))
     return Target(
@@ -83,6 +92,26 @@ def target_of(job: str, clock: Clock) -> Target:
         lease_folder=slurm_lease(status.job),
         inside=is_inside(status.local_id),
         can_hold=True,
+    )
+
+
+def _in_kubernetes(job: str, clock: Clock) -> Target:
+    named = parse_job(job)
+    scheduler = KubernetesJobs(KubernetesClient(), clock)
+    seen = scheduler.describe(named.id)
+    if seen.state is JobState.UNKNOWN:
+        raise JobUnknown(f"job {named.id}: {seen.reason or seen.said}", help="Nothing was done: what is not known is not ended.")
+    if seen.state is JobState.PENDING:
+        why = f"{seen.said}{f', {seen.reason}' if seen.reason else ''}"
+        advice = f"`kubectl -n {named.namespace} delete {named.kind.plural} {named.name}` takes it away: there is no evidence."
+        raise BadInput(f"job {named.id} does not run ({why})", help=advice)
+    return Target(
+        scheduler=scheduler,
+        status=_running(seen),
+        lease_folder=kubernetes_lease(named.id),
+        inside=scheduler.is_inside(named.id),
+        can_hold=seen.may_hold is True,
+        can_avoid=False,
     )
 
 
@@ -97,8 +126,13 @@ def plan_of(target: Target, sight: Sight, wish: Wish) -> ActionPlan:
     """The steps, in order; the very object that would be executed."""
     name = target.status.local_id if target.run_dir is not None else target.status.job
     if not wish.requeue:
+        if above := target.status.part_of:
+            raise BadInput(f"{above} would make {name} again", help=f"End all of it: --job {above}. To have this part anew: --requeue.")
         return end_plan(target.status, job=name)
-    suspects = sight.suspect_nodes() if wish.avoid_suspects and target.can_hold else ()
+    if (wish.avoid or wish.drain) and not target.can_avoid:
+        by_hand = f"`{cordon_advice(wish.avoid)}` keeps all new pods from them; " if wish.avoid else ""
+        raise BadInput("a job of Kubernetes cannot be kept from nodes", help=f"{by_hand}then again without --avoid and --drain.")
+    suspects = sight.suspect_nodes() if wish.avoid_suspects and target.can_hold and target.can_avoid else ()
     policy = RequeuePolicy(
         avoid=tuple(dict.fromkeys((*wish.avoid, *suspects))),
         drain=wish.drain,
@@ -107,6 +141,14 @@ def plan_of(target: Target, sight: Sight, wish: Wish) -> ActionPlan:
         can_hold=target.can_hold,
     )
     return requeue_plan(target.status, policy, job=name)
+
+
+def advice_of(target: Target, sight: Sight) -> str:
+    """What a person could do besides, or nothing."""
+    suspects = sight.suspect_nodes()
+    if target.can_avoid or not suspects:
+        return ""
+    return f"suspect: {', '.join(suspects)}; `{cordon_advice(suspects)}` keeps all new pods from there"
 
 
 def carry_out(case: Case, folder: Path, clock: Clock, tell_of: Callable[[SealedBundle], Tell]) -> bool:
@@ -128,7 +170,10 @@ def carry_out(case: Case, folder: Path, clock: Clock, tell_of: Callable[[SealedB
         return execute(plan, bundle, hands, clock, tell_of(bundle))
 
 
-_WHICH = "Give a job directory, the name of one in rankpatrol-runs, or (where Slurm's commands are) a Slurm job id."
+_WHICH = (
+    "Give a job directory, the name of one in rankpatrol-runs, (where Slurm's commands are) a Slurm job id, or k8s:NAMESPACE/KIND/NAME."
+)
+_KUBERNETES = "A job of Kubernetes is named k8s:NAMESPACE/KIND/NAME, for example k8s:default/job/train; a job directory by its path."
 
 
 def _running(status: JobStatus) -> JobStatus:

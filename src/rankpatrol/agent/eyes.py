@@ -9,13 +9,14 @@ import msgspec
 from rankpatrol.agent.log_watch import LogWatch
 from rankpatrol.agent.nodes.others import Alone, Others
 from rankpatrol.agent.roster import Attempt
-from rankpatrol.agent.within import lines_of, marks_of, recordings_of, with_known_lines
+from rankpatrol.agent.within import lines_of, locks_of, marks_of, recordings_of, with_known_lines
 from rankpatrol.collect.processes import process_tree, sample_process
 from rankpatrol.collect.ranks import RankRecord, observe, with_connections, with_stacks
 from rankpatrol.core.records import Missing
-from rankpatrol.core.snapshot import FlightRecording, LogSample, Marks, ProcessGroup, ProcessSample, Snapshot
+from rankpatrol.core.snapshot import FlightRecording, LogSample, Marks, ProcessGroup, ProcessSample, RankSample, Snapshot
 from rankpatrol.discover.jobs import GROUP_THREADS
 from rankpatrol.judge.records import RankActivity
+from rankpatrol.launch.rundir import RankPlace
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.process import is_hidden
 
@@ -27,6 +28,7 @@ _LOOKS_KEPT = 12
 _MANY_RANKS, _LOOKS_OF_MANY = 2048, 5
 _FRESH_LOOK_S = 2.0
 _ALONE = Alone()
+_NOT_ASKED = Missing("no thread of it was asked to take the interpreter's lock")
 
 
 class Eyes:
@@ -37,10 +39,12 @@ class Eyes:
         self._count = 0
         self._logs = LogWatch(clock)
         self._steps: dict[int, int] = {}
+        self._places: dict[int, RankPlace] = {}
         self._full_at_s: float | None = None
         self._groups: dict[int, tuple[ProcessGroup, ...]] = {}
         self._asked_for_lines = False
         self._lined: dict[int, FlightRecording] = {}
+        self._locks: dict[int, bool | Missing] = {}
         self.attempt: Attempt | None = None
         # What the last light round saw of the ranks that live.
         self.processes: dict[int, ProcessSample] = {}
@@ -76,9 +80,10 @@ class Eyes:
         tree = process_tree()
         samples = [
             msgspec.structs.replace(
-                with_stacks(observe(record, tree, full=full), _STACKS_S),
+                with_stacks(observe(record, tree, full=full), _STACKS_S, pipe=record.stacks),
                 log=self._logs.latest(record),
                 marks=self._marks(record.rank),
+                gives_lock=self._locks.get(record.rank, _NOT_ASKED),
             )
             for record in records
         ]
@@ -130,6 +135,24 @@ class Eyes:
         self.looks[-1] = msgspec.structs.replace(self.looks[-1], ranks=ranks_now)
         return True
 
+    def ask_for_locks(self, ranks: tuple[int, ...]) -> bool:
+        """Complete the last look by whether these ranks give their interpreter's lock. True where one told; asked once an incident."""
+        asked = [place for place in self.attempt.here() if place.rank in ranks and place.rank not in self._locks] if self.attempt else []
+        self._locks.update(locks_of(asked))
+        told = tuple(msgspec.structs.replace(each, gives_lock=self._locks.get(each.rank, each.gives_lock)) for each in self.looks[-1].ranks)
+        self.looks[-1] = msgspec.structs.replace(self.looks[-1], ranks=told)
+        for sample in told:
+            if any(place.rank == sample.rank for place in asked) and isinstance(sample.process, ProcessSample):
+                self._excuse_faults(sample.rank, sample.process)
+        return any(isinstance(self._locks.get(place.rank), bool) for place in asked)
+
+    def _excuse_faults(self, rank: int, before: ProcessSample) -> None:
+        """A thread of it has touched new memory for our question: that is no work of the rank's, in none of the looks."""
+        after = sample_process(before.id.pid, with_files=False)
+        if isinstance(after, ProcessSample) and after.id == before.id:
+            cost = after.minor_faults - before.minor_faults
+            self.looks = deque((with_more_faults(look, rank, cost) for look in self.looks), maxlen=_LOOKS_KEPT)
+
     def look_whole(self) -> Snapshot:
         """The last full look where it is fresh, else a new one."""
         fresh = self._full_at_s is not None and self._clock.mono_s() - self._full_at_s < _FRESH_LOOK_S
@@ -150,6 +173,7 @@ class Eyes:
     def calm(self) -> None:
         """Nothing is odd any more: earlier looks explain nothing of what comes."""
         self.looks.clear()
+        self._locks.clear()
         self._full_at_s = None
 
     def own_processes(self) -> dict[int, ProcessSample]:
@@ -170,13 +194,14 @@ class Eyes:
         return light.activities
 
     def _records(self) -> tuple[RankRecord, ...]:
+        self._places = {place.rank: place for place in self.attempt.places} if self.attempt else {}
         records = self.attempt.records(self._job_dir) if self.attempt else ()
         self._logs.follow(records)
         return records
 
     def _marks(self, rank: int) -> Marks | Missing:
-        places = [place for place in self.attempt.places if place.rank == rank] if self.attempt else []
-        return marks_of(places[0]) if places else Missing("this rank has not registered")
+        place = self._places.get(rank)
+        return Missing("this rank has not registered") if place is None else marks_of(place)
 
     def _activity(self, record: RankRecord) -> RankActivity | None:
         log = self._logs.latest(record)
@@ -218,6 +243,17 @@ def _without_recordings(snapshot: Snapshot) -> Snapshot:
     """Only two rounds of recordings are ever compared, and one of 2000 entries a rank is the largest part of a look."""
     old = Missing("kept of the last two looks only")
     return msgspec.structs.replace(snapshot, ranks=tuple(msgspec.structs.replace(sample, recording=old) for sample in snapshot.ranks))
+
+
+def with_more_faults(look: Snapshot, rank: int, more: int) -> Snapshot:
+    """The look as if a rank's own process had had these minor faults before it."""
+
+    def process_of(sample: RankSample) -> ProcessSample | Missing:
+        seen = sample.process
+        return seen if isinstance(seen, Missing) else msgspec.structs.replace(seen, minor_faults=seen.minor_faults + more)
+
+    ranks = tuple(msgspec.structs.replace(each, process=process_of(each)) if each.rank == rank else each for each in look.ranks)
+    return msgspec.structs.replace(look, ranks=ranks)
 
 
 def _shortest_timeout_s(marks: Marks | Missing) -> float | None:

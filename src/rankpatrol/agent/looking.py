@@ -7,21 +7,37 @@ from rankpatrol.collect.stacks import FORBIDDEN
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import Snapshot
+from rankpatrol.evidence.findings import speakable
 
 
 def look_closely(eyes: Eyes) -> Diagnosis:
-    """Stacks first; where they leave it open because all ranks wait in collectives, or one has left, flight recordings too."""
+    """What the ranks show now, without secrets: what is said of them goes into journals, recordings and onto terminals."""
+    return speakable(_look(eyes))
+
+
+def _look(eyes: Eyes) -> Diagnosis:
+    """Stacks first; where they leave it open because all ranks wait in collectives, or one has left, flight recordings too.
+
+    A rank that spins is asked once whether its Python answers.
+    """
     eyes.look()
     found = diagnose(tuple(eyes.looks))
     if found.verdict == "undetermined" and len(found.victim_ranks) < eyes.looks[-1].world_size:
         return found
-    if found.verdict in {"undetermined", "crash"}:
+    if found.cause == "spin" and eyes.ask_for_locks(found.culprit_ranks or ()):
+        return diagnose(tuple(eyes.looks))
+    if found.verdict in {"undetermined", "crash"} or _only_by_stacks(found):
         eyes.add_recordings()
         found = diagnose(tuple(eyes.looks))
         open_question = found.verdict == "hang" and found.certainty is not Certainty.PROVED
         if open_question and eyes.add_lines(ranks_to_ask_for_lines(tuple(eyes.looks))):
             found = diagnose(tuple(eyes.looks))
     return found
+
+
+def _only_by_stacks(found: Diagnosis) -> bool:
+    """What recordings tell better, where there are some."""
+    return found.cause == "rank_missing_collective" and found.certainty is Certainty.SUSPECTED
 
 
 def forbidden(look: Snapshot) -> str | None:

@@ -7,7 +7,7 @@ import msgspec
 
 from rankpatrol.agent.found_ranks import FoundRanks, find_ranks
 from rankpatrol.agent.roster import current_attempt
-from rankpatrol.agent.within import marks_of
+from rankpatrol.agent.within import marks_of, told_by_itself
 from rankpatrol.collect.logs import LogTail
 from rankpatrol.collect.processes import process_tree
 from rankpatrol.collect.ranks import RankRecord, observe, with_stacks
@@ -85,7 +85,7 @@ def capture(out: Path, whom: Whom, by: str, clock: Clock) -> tuple[SealedBundle,
         host=host_facts(pids, [Path(folder) for folder in whom.folders], deadline_s=_HOST_S),
         scheduler=whom.scheduler,
         checkpoints=None,
-        touched=("every rank and its descendants: py-spy without a pause, once",),
+        touched=("every rank and its descendants: py-spy without a pause, once", *told_by_itself(snapshot)),
     )
     of = IncidentRef(job=whom.job, attempt=whom.attempt, incident=0, onset_unix_s=snapshot.at_unix_s)
     return seal(out, of, findings, clock), snapshot
@@ -96,7 +96,7 @@ def _look(whom: Whom, clock: Clock) -> Snapshot:
     logs = _logs(whom.records)
     samples = [
         msgspec.structs.replace(
-            with_stacks(observe(record, tree, full=True), _STACKS_S, may_stop=False),
+            with_stacks(observe(record, tree, full=True), _STACKS_S, may_stop=False, pipe=record.stacks),
             log=logs[record.rank],
             marks=whom.marks.get(record.rank, Missing("no probe in this rank")),
             recording=_NOT_ASKED,

@@ -11,6 +11,7 @@ from rankpatrol.analysis.waits import classify
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.records import Record
 from rankpatrol.discover.records import FoundJob
+from rankpatrol.evidence.findings import speakable
 from rankpatrol.judge.judge import stirred
 from rankpatrol.judge.records import RankActivity
 from rankpatrol.launch.rundir import RankPlace
@@ -49,7 +50,7 @@ def glimpse(job: FoundJob, clock: Clock) -> Glimpse:
     else:
         found = healthy(tuple(sorted(ranks)), job.world_size) if ranks and ranks <= moved else diagnose((first, eyes.looks[-1]))
     at = {sample.rank: classify(sample).what for sample in eyes.looks[-1].ranks}
-    return Glimpse(job=job.name, world_size=job.world_size, seconds=round(clock.mono_s() - began_s, 1), diagnosis=found, at=at)
+    return Glimpse(job=job.name, world_size=job.world_size, seconds=round(clock.mono_s() - began_s, 1), diagnosis=speakable(found), at=at)
 
 
 def moved_ranks(before: tuple[RankActivity, ...], after: tuple[RankActivity, ...]) -> set[int]:

@@ -5,6 +5,7 @@ import random
 import msgspec
 
 from rankpatrol.agent.asides import Asides
+from rankpatrol.agent.bindings import misbound
 from rankpatrol.agent.eyes import Eyes
 from rankpatrol.agent.roster import Attempt
 from rankpatrol.analysis.pace.pace import step
@@ -128,13 +129,15 @@ class PaceWatch:
         return tuple(looks)
 
     def _with_witness(self, found: Diagnosis) -> Diagnosis:
-        """What the GPUs say stands beside it, and changes neither its cause nor its certainty."""
+        """What binding and GPUs say stands beside it, and changes neither its cause nor its certainty."""
+        pids = {rank: sample.id.pid for rank, sample in self._eyes.own_processes().items()}
+        found = msgspec.structs.replace(found, reasons_for=(*found.reasons_for, *misbound(pids)))
         gpus = sample_gpus()
         if isinstance(gpus, Missing):
             return found
         log = kernel_log()
         errors = () if isinstance(log, Missing) else driver_errors(xids(log), since_boot_s=self._clock.mono_s() - _ERRORS_S)
-        said = (*witness(gpus, {sample.id.pid: rank for rank, sample in self._eyes.own_processes().items()}), *errors)
+        said = (*witness(gpus, {pid: rank for rank, pid in pids.items()}), *errors)
         return msgspec.structs.replace(found, reasons_for=(*found.reasons_for, *said))
 
     def _borne_out(self, rank: int) -> bool:

@@ -106,7 +106,7 @@ class Recovery:
         def tell(report: StepReport) -> None:
             self._teller.step(state, report)
 
-        with leased(local_lease(self._run_dir), "the job's own agent", self._clock):
+        with leased(local_lease(self._run_dir), "the job's own agent", self._clock, self._run_dir.open_reserve):
             if self._requeued(state, outlook, proof, tell):
                 return
             if not execute(self._plan(state, outlook), proof, self.scheduler, self._clock, tell):

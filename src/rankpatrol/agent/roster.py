@@ -7,6 +7,7 @@ import msgspec
 
 from rankpatrol.agent.nodes.others import Others
 from rankpatrol.agent.nodes.wire import Part
+from rankpatrol.agent.within import stacks_of
 from rankpatrol.collect.ranks import RankRecord
 from rankpatrol.core.records import ProcessId, Record
 from rankpatrol.launch.rundir import RankExit, RankPlace, RunDir
@@ -54,6 +55,7 @@ class Attempt(Record, frozen=True, kw_only=True):
                 log_path=str(job_dir / "attempts" / str(self.number) / f"rank{place.rank}.log"),
                 exit_status=self.exits[place.rank].exit_status if place.rank in self.exits else None,
                 ended_unix_s=self.exits[place.rank].ended_unix_s if place.rank in self.exits else None,
+                stacks=stacks_of(place),
             )
             for place in self.here()
         )

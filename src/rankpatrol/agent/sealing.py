@@ -1,12 +1,15 @@
 """Gathers what belongs into a bundle and seals it: fresh, or from what was put aside when the suspect was named."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rankpatrol.agent.bindings import for_bundle
 from rankpatrol.agent.nodes.others import Others
 from rankpatrol.agent.roster import Attempt, Roster
+from rankpatrol.agent.within import told_by_itself
 from rankpatrol.collect.gpus import sample_gpus
 from rankpatrol.collect.stacks import take_native
 from rankpatrol.core.errors import EvidenceError
@@ -55,12 +58,14 @@ class Sealer:
             raise NothingSeen("there is no look at the ranks to seal")
         attempt = self._roster.read(state.attempt)
         native = self._native(state, snapshot, attempt) if looks else {}
+        here = _pids_here(snapshot, attempt)
+        bindings = partial(for_bundle, self._run_dir.bindings(state.attempt), here)
         findings = Findings(
             diagnosis=state.diagnosis,
             snapshot=snapshot,
             snapshot_at_alert=self._aside[-1] if looks and self._aside and state.diagnosis.verdict not in _NO_ALERT_BEFORE else None,
             native=native,
-            host=self._hosts(_pids_here(snapshot, attempt)),
+            host=self._hosts(list(here.values()), {"gpu_counters": sample_gpus, "bindings": bindings}),
             scheduler=context.get("scheduler"),
             checkpoints=context.get("checkpoints"),
             touched=_touched(snapshot, native, taken=len(looks) or len(self._aside)),
@@ -80,9 +85,9 @@ class Sealer:
             for sample in culprits[:1]
         }
 
-    def _hosts(self, pids: list[int]) -> dict[str, Any]:
+    def _hosts(self, pids: list[int], more: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
         """This machine's facts, and below its name those of each other node."""
-        asked = within({"here": lambda: self._here(pids), "elsewhere": self._others.hosts}, _HOSTS_S)
+        asked = within({"here": lambda: self._here(pids, more), "elsewhere": self._others.hosts}, _HOSTS_S)
         here, elsewhere = asked["here"], asked["elsewhere"]
         facts = {"facts": here} if isinstance(here, Missing) else dict(here)
         for node, told in {} if isinstance(elsewhere, Missing) else elsewhere.items():
@@ -92,8 +97,8 @@ class Sealer:
             )
         return facts
 
-    def _here(self, pids: list[int]) -> dict[str, Any]:
-        return host_facts(pids, self._paths(), deadline_s=_HOST_S, more={"gpu_counters": sample_gpus})
+    def _here(self, pids: list[int], more: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+        return host_facts(pids, self._paths(), deadline_s=_HOST_S, more=more)
 
     def _paths(self) -> list[Path]:
         wanted = [self._spec.job_dir, self._spec.checkpoints, "/dev/shm", "/tmp"]  # ruff: ignore[S108] - looked at, not written to
@@ -109,9 +114,10 @@ def native_stack(sample: RankSample) -> str | Missing:
     return take_native(sample.process.id, deadline_s=_NATIVE_S)
 
 
-def _pids_here(snapshot: Snapshot, attempt: Attempt) -> list[int]:
+def _pids_here(snapshot: Snapshot, attempt: Attempt) -> dict[int, int]:
+    """By rank, of this node's ranks: a pid means something on one node alone."""
     here = (sample for sample in snapshot.ranks if sample.rank not in attempt.elsewhere)
-    return [sample.process.id.pid for sample in here if isinstance(sample.process, ProcessSample)]
+    return {sample.rank: sample.process.id.pid for sample in here if isinstance(sample.process, ProcessSample)}
 
 
 def _touched(snapshot: Snapshot, native: Mapping[int, str | Missing], taken: int) -> tuple[str, ...]:
@@ -120,4 +126,9 @@ def _touched(snapshot: Snapshot, native: Mapping[int, str | Missing], taken: int
     asked = [
         f"rank {sample.rank}: its flight recorder was read" for sample in snapshot.ranks if isinstance(sample.recording, FlightRecording)
     ]
-    return (looks, *asked, *(f"rank {rank}: one native stack, a pause of about 0.3 s" for rank in native))
+    asked += [
+        f"rank {sample.rank}: one of its threads was asked once to take the interpreter's lock"
+        for sample in snapshot.ranks
+        if isinstance(sample.gives_lock, bool)
+    ]
+    return (looks, *told_by_itself(snapshot), *asked, *(f"rank {rank}: one native stack, a pause of about 0.3 s" for rank in native))

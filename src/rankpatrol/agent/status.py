@@ -1,19 +1,22 @@
 """state.json: the job as it is now, for `rankpatrol status` and for whoever reads it."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
 
+from rankpatrol.agent.bindings import grouped
 from rankpatrol.agent.eyes import Eyes
 from rankpatrol.agent.nodes.others import NodeLine
 from rankpatrol.analysis.waits import classify
 from rankpatrol.checkpoints.report import Selection
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import ProcessGroup
+from rankpatrol.evidence.redact import redact_record
 from rankpatrol.incident.records import IncidentState
 from rankpatrol.judge.records import JudgeState, RankActivity
 from rankpatrol.launch.pauses import Pause
-from rankpatrol.launch.rundir import JobSpec
+from rankpatrol.launch.rundir import Binding, JobSpec
 from rankpatrol.metrics.records import AgentNow
 from rankpatrol.system.clock import Clock
 
@@ -33,10 +36,12 @@ class JobView(NamedTuple):
     nodes: tuple[NodeLine, ...] = ()
     phase: str | None = None
     agent: AgentNow | None = None
+    run_dir_full: str | None = None
+    bindings: Mapping[int, Binding] = {}
 
 
 def state_of(view: JobView, clock: Clock) -> bytes:
-    """The content of state.json."""
+    """The content of state.json; what logs brought into its sentences is without secrets."""
     attempt = view.eyes.attempt
     state = {
         "at_unix_s": round(clock.unix_s(), 3),
@@ -51,6 +56,7 @@ def state_of(view: JobView, clock: Clock) -> bytes:
         "step": view.eyes.best_step(),
         "phase": view.phase,
         "ranks": _ranks(view),
+        "bindings": grouped(view.bindings),
         "groups": _groups(view.eyes.groups()),
         "incident": view.incident,
         "paused": view.pause,
@@ -58,10 +64,11 @@ def state_of(view: JobView, clock: Clock) -> bytes:
         "asides": view.asides,
         "nodes": view.nodes,
         "checkpoints_wanted": view.spec.checkpoints is not None,
+        "run_dir_full": view.run_dir_full,
         "checkpoints": view.checkpoints,
         "agent": view.agent,
     }
-    return msgspec.json.format(msgspec.json.encode(state))
+    return msgspec.json.format(msgspec.json.encode(redact_record(msgspec.to_builtins(state))))
 
 
 def _groups(groups: tuple[ProcessGroup, ...]) -> list[dict[str, object]]:

@@ -2,7 +2,7 @@
 
 import time
 
-from rankpatrol.launch.pauses import Pause, job_switch, machine_switch, read_pause
+from rankpatrol.launch.pauses import Pause, job_switch, machine_pause, read_pause
 from rankpatrol.launch.rundir import RunDir
 from rankpatrol.system.background import Rounds
 
@@ -22,7 +22,7 @@ class Switches:
         self._job = job_switch(run_dir)
         unread: Pause | None = _NOT_READ
         self._began_s = time.monotonic()
-        self._machine = Rounds(_read_machine, unread, every_s=_EVERY_S, name="pauses")
+        self._machine = Rounds(machine_pause, unread, every_s=_EVERY_S, name="pauses")
 
     def latest(self) -> Pause | None:
         """The pause as known now, without waiting; the first second, in which nothing was read yet, is no pause to tell of."""
@@ -34,11 +34,3 @@ class Switches:
     def now(self, deadline_s: float) -> Pause | None:
         """The pause at this moment, for whoever is about to act."""
         return read_pause(self._job, "job") or self._machine.now(deadline_s)
-
-
-def _read_machine() -> Pause | None:
-    try:
-        switch = machine_switch()
-    except RuntimeError:
-        return None  # this user has no home, hence no such switch
-    return read_pause(switch, "machine")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rankpatrol.act.execute import StepReport
+from rankpatrol.agent.bindings import as_event
 from rankpatrol.agent.phases import phase_of_job
 from rankpatrol.agent.roster import Attempt
 from rankpatrol.agent.voice import Voice
@@ -13,10 +14,11 @@ from rankpatrol.core.durations import say_duration
 from rankpatrol.incident.records import IncidentState, WaitsFor
 from rankpatrol.journal import Journal
 from rankpatrol.launch.pauses import Pause
-from rankpatrol.launch.rundir import JobSpec, ResumePoint, RunDir
+from rankpatrol.launch.rundir import Binding, JobSpec, RankPlace, ResumePoint, RunDir
 from rankpatrol.system.background import Courier
 from rankpatrol.system.clock import Clock
 
+_NO_ROOM = "a hang may not be recovered, and new ranks are not seen, until some is made"
 _PAUSE_FIELDS = ("by", "why", "since_unix_s", "scope")
 
 
@@ -33,6 +35,7 @@ class Teller:
         self._step: int | None = None
         self._pause: dict[str, Any] | None = None
         self._unseen: set[int] = set()
+        self.run_dir_full: str | None = None
 
     def attempt_begins(self, attempt: Attempt) -> None:
         """An attempt whose ranks are known."""
@@ -41,8 +44,8 @@ class Teller:
             self.journal.tell("job_started", attempt.number, command=self._spec.command, ranks=attempt.world_size(), **launched)
         self.begun.add(attempt.number)
         self._phase = self._step = None
-        first = attempt.places[0]
-        ranks = {str(place.rank): {"node": place.node, "pid": place.pid, "shim_pid": place.shim_pid} for place in attempt.places}
+        first, bindings = attempt.places[0], self._run_dir.bindings(attempt.number)
+        ranks = {str(place.rank): _rank(place, bindings.get(place.rank)) for place in attempt.places}
         counts = {"scheduler_restarts": first.scheduler_restarts, "torchrun_restarts": first.torchrun_restarts}
         resume = self._run_dir.read(f"resume/{attempt.number}.json", ResumePoint)
         suspects = {"suspect_files": resume.suspect_files} if resume is not None and resume.suspect_files else {}
@@ -134,6 +137,15 @@ class Teller:
         self.journal.tell("signal", attempt.number, what=why)
         self.voice.say(f"{why}. `rankpatrol doctor` tells what is missing", "alert")
 
+    def room(self, attempt: Attempt, *, full: bool) -> None:
+        """That the run directory is full, or has room again, where that is new: little can be done about a hang then."""
+        if full and self.run_dir_full is None:
+            self.journal.tell("signal", attempt.number, what=f"no room in the run directory {self._run_dir.path}")
+            self.voice.say(f"no room in {self._run_dir.path}: {_NO_ROOM}", "alert")
+        elif self.run_dir_full is not None and not full:
+            self.voice.say(f"there is room again in {self._run_dir.path}", "good")
+        self.run_dir_full = str(self._run_dir.path) if full else None
+
     def refused(self, attempt: int, incident: int, why: str) -> None:
         """An answer that came too late, or to no question."""
         self.journal.tell("answer_refused", attempt, incident=incident, why=why)
@@ -145,6 +157,7 @@ class Teller:
         trouble = f" · incident {incident.incident} {incident.stage}" if incident is not None else ""
         asks = " · waits for an answer (rankpatrol status)" if incident is not None and incident.waits_for is WaitsFor.ANSWER else ""
         held = f" · {say_pause(pause)}" if pause is not None else ""
+        held += " · no room in the run directory (rankpatrol status)" if self.run_dir_full else ""
         return f"{attempt.world_size()} ranks · attempt {attempt.number}{step_words} · {self._phase or 'starting'}{trouble}{asks}{held}"
 
 
@@ -152,3 +165,8 @@ def say_pause(pause: Pause) -> str:
     """Since when nobody acts, by whom and why."""
     since = time.strftime("%H:%M:%S", time.localtime(pause.since_unix_s))
     return f"actions are paused since {since} by {pause.by}" + (f" ({pause.why})" if pause.why else "")
+
+
+def _rank(place: RankPlace, binding: Binding | None) -> dict[str, Any]:
+    bound = {} if binding is None else {"binding": as_event(binding)}
+    return {"node": place.node, "pid": place.pid, "shim_pid": place.shim_pid, **bound}

@@ -5,12 +5,18 @@ import sys
 import time
 from collections.abc import Callable
 
+from rankpatrol.core.plain import plain
+from rankpatrol.evidence.redact import redact_text
+
 _STYLES = {"alert": "33;1", "verdict": "31;1", "good": "32", "plain": "36", "dim": "2"}
 _MARKS = {"alert": "▲", "verdict": "■", "good": "✓", "plain": "●", "dim": "·"}
 
 
 class Voice:
-    """Writes to one stream. Colour and the live line only on a terminal; NO_COLOR is heard; a stream that is gone is no matter."""
+    """Writes to one stream. Colour and the live line only on a terminal; NO_COLOR is heard; a stream that is gone is no matter.
+
+    What it is given may hold words of logs: secrets are taken out, and nothing of it steers the terminal.
+    """
 
     def __init__(self, descriptor: int = 2) -> None:
         self._descriptor = descriptor
@@ -20,7 +26,7 @@ class Voice:
 
     def say(self, what: str, style: str = "plain") -> None:
         """One event: when, and what."""
-        now = time.strftime("%H:%M:%S")
+        now, what = time.strftime("%H:%M:%S"), plain(redact_text(what))
         if self._live:
             self._write(f"{self._paint(f'{now} rankpatrol {_MARKS[style]}', style)} {what}\n")
         else:
@@ -39,7 +45,7 @@ class Voice:
             return
         begin = "" if rows == self._rows else f"\n\x1b7\x1b[1;{rows - 1}r\x1b8\x1b[1A"
         self._rows = rows
-        line = f"rankpatrol {_MARKS[style]} {status}"[: columns - 1]
+        line = f"rankpatrol {_MARKS[style]} {plain(redact_text(status))}"[: columns - 1]
         self._write(f"{begin}\x1b7\x1b[{rows};1H\x1b[2K{self._paint(line, style)}\x1b8")
 
     def rest(self) -> None:
@@ -53,7 +59,7 @@ class Voice:
 
     def _write(self, text: str) -> None:
         try:
-            os.write(self._descriptor, text.encode())
+            os.write(self._descriptor, text.encode(errors="backslashreplace"))
         except OSError:
             self._live = False
 

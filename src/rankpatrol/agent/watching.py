@@ -18,10 +18,11 @@ SURVEY_EVERY_S, RENEW_EVERY_S = 15.0, 2.0
 
 
 class Wanted(Record, frozen=True, kw_only=True):
-    """Which jobs the user means; all of this node where neither is given."""
+    """Which jobs the user means; all of this node where nothing is given. `pids`: those that have one of these as a rank."""
 
     pid: int | None = None
     job: str | None = None
+    pids: frozenset[int] | None = None
 
 
 class Watching:
@@ -64,6 +65,10 @@ class Watching:
         """True while there is a job left."""
         return bool(self._kept)
 
+    def job_dirs(self) -> tuple[str, ...]:
+        """Where what is seen of each job is written."""
+        return tuple(attachment.spec.job_dir for attachment, _ in self._kept.values())
+
     def leave(self) -> None:
         """End the watch; the jobs go on."""
         for attachment, keeper in self._kept.values():
@@ -84,4 +89,6 @@ def look_around(wanted: Wanted) -> tuple[tuple[FoundJob, ...], Survey]:
     """The wanted jobs of this node as it is now, and all that was found."""
     seen = list(candidates(VARIABLES, NAMES))
     found = survey(seen)
-    return matching(found, pid=wanted.pid, job=wanted.job, above=parents(seen)), found
+    if wanted.pids is not None:
+        return tuple(job for job in found.jobs if any(rank.process.pid in wanted.pids for rank in job.ranks)), found
+    return matching(found, pid=wanted.pid, job=wanted.job, parents=parents(seen)), found

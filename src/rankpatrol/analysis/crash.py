@@ -20,6 +20,10 @@ _SHARED_MEMORY = re.compile(
     re.IGNORECASE,
 )
 _DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
+# What torch's writer says when the disk takes no more (inline_container.cc): it does not say why.
+_TORN_SAVE = re.compile(r"unexpected pos \d+ vs \d+|PytorchStreamWriter failed writing|basic_ios::clear")
+# A write of torch's is at least a page, and the torn file stays: a disk with more room than this was not full a moment ago.
+_NO_ROOM_BYTES = 1 << 20
 _GPU_MEMORY = re.compile(r"CUDA out of memory|torch\.OutOfMemoryError|cudaErrorMemoryAllocation")
 
 
@@ -171,11 +175,26 @@ def _cause(snapshot: Snapshot, end: End) -> Cause:
     if end.failure.exception is not None and _DISK_FULL.search(end.failure.message):
         phrase = f"found the disk full: {end.failure.message}{_at(end)}"
         return "disk_full", phrase, ("its log ends with that traceback",), ("Make room where it writes, or raise its quota",)
+    if end.failure.exception is not None and _TORN_SAVE.search(end.failure.message) and (full := _full(snapshot)):
+        phrase = f"found the disk full while it wrote a checkpoint: {end.failure.message}{_at(end)}"
+        return "disk_full", phrase, ("its log ends with that traceback", full), ("Make room there, or raise its quota",)
     if end.failure.exception is not None:
         message = f": {end.failure.message}" if end.failure.message else ""
         phrase = f"raised {end.failure.exception}{message}{_at(end)}"
         return "user_exception", phrase, ("its log ends with that traceback",), ()
     return "unknown", f"ended with exit code {end.status}", ("its log holds no traceback",), (f"Read the end of rank {end.rank}'s log",)
+
+
+def may_be_a_full_disk(snapshot: Snapshot) -> bool:
+    """True where a failed rank's log ends with what torch says when a write failed: the disk has to be asked then."""
+    failures = (_end(sample).failure for sample in snapshot.ranks if sample.exit_status)
+    return any(failure.exception is not None and _TORN_SAVE.search(failure.message) for failure in failures)
+
+
+def _full(snapshot: Snapshot) -> str | None:
+    rooms = {} if isinstance(snapshot.room, Missing) else snapshot.room.available_bytes
+    path = next((path for path, room in rooms.items() if room < _NO_ROOM_BYTES), None)
+    return None if path is None else f"the file system under {path} has {rooms[path]} bytes left"
 
 
 def _at(end: End) -> str:

@@ -9,6 +9,7 @@ from rankpatrol.analysis.desync import diagnose_desync, recorded_reason
 from rankpatrol.analysis.frames import say_frame
 from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.left_behind import diagnose_left_behind
+from rankpatrol.analysis.odd_one_out import suspect_by_stacks
 from rankpatrol.analysis.scene import Cause, Scene, say_ranks
 from rankpatrol.analysis.several import diagnose_links, diagnose_silence, placed
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
@@ -24,7 +25,7 @@ def diagnose(history: tuple[Snapshot, ...]) -> Diagnosis:
     if not history:
         raise ValueError("nothing was seen")
     scene = Scene(history)
-    return placed(diagnose_scene(scene, REGISTRY, diagnose_desync), scene)
+    return placed(diagnose_scene(scene, REGISTRY, lambda each: diagnose_desync(each) or suspect_by_stacks(each)), scene)
 
 
 def diagnose_scene(scene: Scene, registry: Registry, untie: Callable[[Scene], Diagnosis | None]) -> Diagnosis:

@@ -1,5 +1,7 @@
 """Which Python frames mean which kind of waiting. One table, measured on torch 2.13; a new meaning is a new row.
 
+Its names of torch are held against those of 2.0 to 2.13.
+
 Names are matched without their class (`_MultiProcessingDataLoaderIter._get_data` is `_get_data`): only Python 3.11 and later show it.
 """
 
@@ -36,7 +38,7 @@ ROWS = (
         "all_reduce all_reduce_coalesced all_gather all_gather_into_tensor all_gather_object all_gather_coalesced all_to_all "
         "all_to_all_single barrier broadcast broadcast_object_list gather gather_object reduce reduce_scatter reduce_scatter_tensor "
         "scatter scatter_object_list monitored_barrier _all_gather_base _reduce_scatter_base all_reduce_multigpu broadcast_multigpu "
-        "reduce_multigpu all_gather_multigpu reduce_scatter_multigpu _broadcast_coalesced",
+        "reduce_multigpu all_gather_multigpu reduce_scatter_multigpu _broadcast_coalesced all_gather_single reduce_scatter_single",
         WaitKind.COLLECTIVE,
     ),
     _row(
@@ -46,7 +48,8 @@ ROWS = (
     ),
     _row(
         "torch/distributed/_functional_collectives.py",
-        "all_reduce all_gather_tensor all_to_all_single broadcast reduce_scatter_tensor wait_tensor all_gather_tensor_autograd",
+        "all_reduce all_gather_tensor all_to_all_single broadcast reduce_scatter_tensor wait_tensor all_gather_tensor_autograd "
+        "all_gather_single reduce_scatter_single",
         WaitKind.COLLECTIVE,
     ),
     _row("torch/distributed/_composable/fsdp/", "wait_for_unshard foreach_all_gather foreach_reduce", WaitKind.COLLECTIVE),
@@ -113,6 +116,9 @@ ROWS = (
     _row("triton/runtime/jit.py", "compile _do_compile", WaitKind.COMPILE),
     _row("torch/utils/cpp_extension.py", "", WaitKind.COMPILE),
     _row("torch/utils/file_baton.py", "wait", WaitKind.COMPILE),
+    # Only while it waits for its user: frames of a debugger that runs a program lie outside of that program's own.
+    _row("/pdb.py", "interaction cmdloop _cmdloop", WaitKind.TRACED),
+    _row("pydevd", "do_wait_suspend _do_wait_suspend", WaitKind.TRACED),
     _row("multiprocessing/util.py", "_exit_function", WaitKind.TEARDOWN),
     _row("/threading.py", "_shutdown", WaitKind.TEARDOWN),
     _row("concurrent/futures/thread.py", "_python_exit", WaitKind.TEARDOWN),

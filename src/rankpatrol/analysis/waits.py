@@ -34,6 +34,7 @@ class Wait(Record, frozen=True, kw_only=True):
     by_stack: bool
     frame: Frame | None = None
     call: SystemCall | None = None
+    sleeps: bool = False  # the kernel shows it asleep, and hides in which call
 
     def for_peers(self) -> bool:
         """True where this rank waits for other ranks; without a stack a futex counts as such, since that can only clear a rank."""
@@ -48,7 +49,7 @@ class Wait(Record, frozen=True, kw_only=True):
 
     def blocked(self) -> bool:
         """True where the kernel shows the main thread waiting in a system call; in `backward` of DDP that wait is for its peers."""
-        return self.call is not None and self.call.name == "futex"
+        return self.sleeps or (self.call is not None and self.call.name == "futex")
 
 
 def main_thread(stack: Stack | Missing) -> ThreadStack | None:
@@ -90,9 +91,12 @@ def _by_stack(thread: ThreadStack, process: ProcessSample, call: SystemCall | No
         return Wait(kind=below.kind, what=below.what + where, by_stack=True, frame=at, call=call)
     kind, frame = known
     what = _PHRASES[kind].format(name=plain_name(frame))
+    sleeps = process.state == "S" and isinstance(process.system_call, Missing)
+    seen = Wait(kind=kind, what=what, by_stack=True, frame=at, call=call, sleeps=sleeps)
     if kind is WaitKind.BACKWARD:
-        what = "waits for its peers in backward" if call is not None and call.name == "futex" else "computes gradients in backward"
-    return Wait(kind=kind, what=what, by_stack=True, frame=at, call=call)
+        what = "waits for its peers in backward" if seen.blocked() else "computes gradients in backward"
+        return msgspec.structs.replace(seen, what=what)
+    return seen
 
 
 def _by_native(thread: ThreadStack, call: SystemCall | None) -> Wait | None:
@@ -118,6 +122,7 @@ _PHRASES = {
     WaitKind.DOWNLOAD: "waits for a server ({name})",
     WaitKind.TEARDOWN: "waits in {name} (end of the program)",
     WaitKind.LOCK: "waits for a lock ({name})",
+    WaitKind.TRACED: "waits for whoever debugs it ({name})",
 }
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from rankpatrol.checkpoints.opened import explain, printable
+from rankpatrol.checkpoints.opened import explain, one_line, printable
 from rankpatrol.checkpoints.plausible import oddity
 from rankpatrol.checkpoints.pointers import wrong_pointers
 from rankpatrol.checkpoints.report import CheckpointCause, CheckpointReport, CheckpointVerdict, Selection
 from rankpatrol.checkpoints.set_verifier import SetVerifier
+from rankpatrol.checkpoints.sets.dcp_steps import left_over
 from rankpatrol.checkpoints.sets.ranked import missing_ranks, rank_families
 from rankpatrol.checkpoints.sets.registry import set_tree
 from rankpatrol.checkpoints.sets.view import temporary
@@ -92,7 +93,8 @@ def judge(candidate: Candidate, verifier: Verifier, *, at_once: int = 1, older: 
     A set is compared with the `older` ones beside it, the newest of them first.
     """
     if candidate.directory is not None:
-        return [_beside_older(_judge_set(candidate.directory, candidate, verifier, at_once), candidate, older)]
+        report = _judge_set(candidate.directory, candidate, verifier, at_once)
+        return [_with_left_over(_beside_older(report, candidate, older), candidate.directory, older)]
     reports = []
     for file in candidate.files:
         try:
@@ -122,6 +124,25 @@ def _beside_older(report: CheckpointReport, candidate: Candidate, older: Sequenc
         cause=CheckpointCause.UNKNOWN,
         sentence=f"{printable(Path(candidate.directory.name))} may lack something: {name} {said}",
         file=printable(candidate.directory / name),
+    )
+
+
+def _with_left_over(report: CheckpointReport, directory: Path, older: Sequence[Candidate]) -> CheckpointReport:
+    """A doubt that an older checkpoint turns into a certainty."""
+    doubted = report.verdict is CheckpointVerdict.OK and report.more
+    found = left_over(directory, [one.directory for one in older if one.directory is not None]) if doubted else None
+    if found is None:
+        return report
+    shard, other = found
+    said = f"{shard.shard} is not of this save: it is byte by byte that of {other.name}, its optimizer at step {shard.step}"
+    return msgspec.structs.replace(
+        report,
+        verdict=CheckpointVerdict.INCOMPLETE,
+        cause=CheckpointCause.INCOMPLETE_SET,
+        sentence=one_line(f"{printable(Path(directory.name))} is mixed of several saves: {said}"),
+        file=printable(directory / shard.shard),
+        content_verified=False,
+        more=(),
     )
 
 

@@ -27,7 +27,7 @@ class CheckpointCause(StrEnum):
 class CheckpointReport(Record, frozen=True, kw_only=True):
     """One checkpoint, judged.
 
-    `file`, `key` and `offset_bytes` say where the first damage is, `more` tells further ones.
+    `file`, `key` and `offset_bytes` say where the first damage is, `more` tells further ones, or doubts about one that is good.
     `content_verified`: every byte met its checksum.
     """
 

@@ -41,7 +41,9 @@ class SetVerifier:
             return known.report
         files = self._files(tree)
         layouts, problems = _together(directory, tree, self.verifier.now_unix_s())
-        report = _report(directory, tree, layouts, [*files, *problems], self.verifier.now_unix_s())
+        doubts = [problem for problem in problems if problem.verdict is CheckpointVerdict.OK]
+        certain = [problem for problem in problems if problem.verdict is not CheckpointVerdict.OK]
+        report = _doubted(_report(directory, tree, layouts, [*files, *certain], self.verifier.now_unix_s()), doubts)
         settled = {CheckpointVerdict.OK, CheckpointVerdict.CORRUPT}
         if report.verdict in settled and _identity(read_tree(directory)) == identity:
             self.verifier.learn(directory, identity, report)
@@ -77,8 +79,8 @@ def _together(directory: Path, tree: Tree, now_unix_s: float) -> tuple[list[str]
     problems: list[CheckpointReport] = []
     for view in views(directory, tree, now_unix_s):
         for layout in layouts_of(view):
-            layouts.append(layout.name)
-            problems += [_about(problem, layout.name) for problem in layout.check(view)]
+            layouts.append(layout.NAME)
+            problems += [_about(problem, layout.NAME) for problem in layout.check(view)]
     return layouts, problems
 
 
@@ -115,6 +117,13 @@ def _report(directory: Path, tree: Tree, layouts: list[str], found: list[Checkpo
         content_verified=all(report.content_verified for report in found),
     )
     return _with_problems(whole, bad, now_unix_s) if bad else whole
+
+
+def _doubted(report: CheckpointReport, doubts: list[CheckpointReport]) -> CheckpointReport:
+    """What speaks against a whole set without proving anything: it is good, and its content is unknown."""
+    if report.verdict is not CheckpointVerdict.OK or not doubts:
+        return report
+    return msgspec.structs.replace(report, more=tuple(doubt.sentence for doubt in doubts), content_verified=False)
 
 
 def _with_problems(whole: CheckpointReport, bad: list[CheckpointReport], now_unix_s: float) -> CheckpointReport:

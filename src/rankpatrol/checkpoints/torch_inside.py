@@ -34,6 +34,10 @@ class TorchInside:
         found = self.at(*path)
         return found if isinstance(found, int) and not isinstance(found, bool) else None
 
+    def itself(self) -> int | None:
+        """The whole number that the object itself is, as a number or a tensor of one."""
+        return self._whole(self.value)
+
     def optimizer_step(self) -> int | None:
         """The highest `step` that any parameter's optimizer state tells, as a number or a tensor of one."""
         return self._optimizer_step

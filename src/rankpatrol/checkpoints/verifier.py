@@ -2,8 +2,8 @@
 
 import contextlib
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Final, Protocol
 
 import msgspec
 
@@ -27,24 +27,30 @@ from rankpatrol.core.records import Record
 from rankpatrol.system.clock import Clock, SystemClock
 
 
-class Layout(Record, frozen=True):
-    """A kind of checkpoint file: its name, how it is recognised, how it is judged. Neither raises anything but OSError and FileShrank."""
+class Layout(Protocol):
+    """A module that knows one kind of checkpoint file. Neither function raises anything but OSError and FileShrank."""
 
-    name: str
-    matches: Callable[[Readable], bool]
-    verify: Callable[[Readable, Look], Judgement]
+    NAME: str
+
+    def matches(self, file: Readable, /) -> bool:
+        """Whether a file is of this kind."""
+        ...
+
+    def verify(self, file: Readable, look: Look, /) -> Judgement:
+        """What is to be said of a file of this kind."""
+        ...
 
 
 # Those that go by the file's name come first: its start may be damaged.
-LAYOUTS = (
-    Layout(safetensors_file.NAME, safetensors_file.matches, safetensors_file.verify),
-    Layout(json_file.NAME, json_file.matches, json_file.verify),
-    Layout(dcp_metadata.NAME, dcp_metadata.matches, dcp_metadata.verify),
-    Layout(dcp_shard.NAME, dcp_shard.matches, dcp_shard.verify),
-    Layout(lightning_file.NAME, lightning_file.matches, lightning_file.verify),
-    Layout(torch_zip.NAME, torch_zip.matches, torch_zip.verify),
-    Layout(torch_legacy.NAME, torch_legacy.matches, torch_legacy.verify),
-    Layout(plain_pickle.NAME, plain_pickle.matches, plain_pickle.verify),
+LAYOUTS: Final[tuple[Layout, ...]] = (
+    safetensors_file,
+    json_file,
+    dcp_metadata,
+    dcp_shard,
+    lightning_file,
+    torch_zip,
+    torch_legacy,
+    plain_pickle,
 )
 
 
@@ -76,7 +82,7 @@ class Verifier:
 
         A file that only lies `beside` a checkpoint is taken as it is, and compared with the first look at it.
         """
-        with OpenedFile(path, self._pace) as file:
+        with OpenedFile(path, self._pace, through=self.closeness.content) as file:
             known = self.ledger.known(path)
             identity = _identity(file)
             if known is not None and known.identity != identity:
@@ -121,7 +127,7 @@ class Verifier:
         try:
             for known in LAYOUTS:
                 if known.matches(file):
-                    layout = known.name
+                    layout = known.NAME
                     judgement = known.verify(file, look)
                     break
             else:

@@ -3,13 +3,13 @@
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any, TextIO
+from typing import Any
 
 import click
-import msgspec
 
 from rankpatrol.affinity import binder, kernel, sysfs
-from rankpatrol.affinity.audit import AuditVerdict, RankAudit, judge, used_gpus
+from rankpatrol.affinity.audit import AuditVerdict, RankAudit
+from rankpatrol.affinity.auditing import audit_of, place_on
 from rankpatrol.affinity.cpus import format_cpus
 from rankpatrol.affinity.machine import Gpu, Machine, Nic
 from rankpatrol.affinity.measure import NodeSpeed, measure
@@ -22,37 +22,62 @@ from rankpatrol.affinity.plan import (
     PREFERRED,
     REFUSED,
     STRICT,
-    Place,
     RankPlan,
     Want,
     describe,
     document,
-    place_of,
-    told,
 )
-from rankpatrol.affinity.running import RunningRank, running_process, running_ranks
+from rankpatrol.affinity.running import RunningRank, is_closed, running_process, running_ranks
 from rankpatrol.affinity.topo_m import disagreements, read_topo
 from rankpatrol.affinity.visible import Choice, seen_gpus
-from rankpatrol.cli.words import say
-from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
+from rankpatrol.cli.paths import GivenPath
+from rankpatrol.cli.words import say, say_json
+from rankpatrol.core.errors import BadInput, ExitCode, NoPermission, UsageProblem
 from rankpatrol.core.records import Missing
 
-_ROOT = click.option("--root", type=click.Path(exists=True, file_okay=False), default="/", help="Read sysfs and /proc below this folder.")
+
+class _TextFile(GivenPath):
+    """What a command printed, saved in a file, or - for standard input: its text."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = super().convert(value, param, ctx)
+        try:
+            content = sys.stdin.buffer.read(_MOST_BYTES) if str(path) == "-" else path.read_bytes()
+            return content.decode()
+        except PermissionError as problem:
+            raise NoPermission(f"{path} cannot be read", help="Run it as the user who owns it, or give a copy.") from problem
+        except OSError as problem:
+            raise BadInput(f"{path} cannot be read: {problem.strerror}", help=_SAVE) from problem
+        except UnicodeDecodeError as problem:
+            raise BadInput(f"{path} is no text", help=_SAVE) from problem
+
+
+_SAVE = "Save it with: nvidia-smi topo -m > topo.txt"
+_MOST_BYTES = 16 << 20
+_FOLDER = GivenPath(exists=True, file_okay=False, as_type=str)
+_ROOT = click.option("--root", type=_FOLDER, default="/", show_default=True, help="Read sysfs and /proc below this folder.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
-@click.group()
+@click.group(short_help="NUMA: where GPUs and memory are, where ranks run.")
 def affinity() -> None:
     """NUMA: where GPUs, CPUs and memory are, where ranks belong, and where they really run."""
 
 
-@affinity.command()
+@affinity.command(short_help="Nodes, CPUs, GPUs and their network adapters.")
 @click.option("--measure", "measured", is_flag=True, help="Measure latency and bandwidth of each node's memory; some seconds of one CPU.")
-@click.option("--topo", type=click.File(), help="Cross-check with the output of nvidia-smi topo -m (- for standard input).")
+@click.option(
+    "--topo",
+    type=_TextFile(),
+    metavar="FILE",
+    help="Cross-check with the output of nvidia-smi topo -m (- for standard input).  [default: no check]",
+)
 @_ROOT
 @_JSON
-def show(*, measured: bool, topo: TextIO | None, root: str, as_json: bool) -> int:
-    """Nodes, CPUs, GPUs and the network adapters nearest to them. Exits with 1 where witnesses contradict each other."""
+def show(*, measured: bool, topo: str | None, root: str, as_json: bool) -> int:
+    """Nodes, CPUs, GPUs and the network adapters nearest to them. Exit code: 0, or 1 where witnesses contradict each other."""
     ground, held = binder.survey([os.environ], root, ask_driver=True), kernel.held()
     nics = sysfs.read_nics(root)
     doubts = _doubts(ground, topo)
@@ -73,16 +98,24 @@ def show(*, measured: bool, topo: TextIO | None, root: str, as_json: bool) -> in
     return ExitCode.WARNING if doubts else ExitCode.OK
 
 
-@affinity.command()
-@click.option("--ranks", type=click.IntRange(min=1), help="How many ranks this machine will run.  [default: one a visible GPU]")
+@affinity.command(short_help="Where each rank of a job would be bound.")
+@click.option(
+    "--ranks", type=click.IntRange(min=1), metavar="N", help="How many ranks this machine will run.  [default: one a visible GPU]"
+)
 @click.option("--mode", type=click.Choice([NODE, CORE]), default=NODE, show_default=True, help="Share a node's CPUs, or split its cores.")
-@click.option("--memory", type=click.Choice([PREFERRED, STRICT, NO_MEMORY]), default=PREFERRED, show_default=True, help="As for bind.")
+@click.option(
+    "--memory",
+    type=click.Choice([PREFERRED, STRICT, NO_MEMORY]),
+    default=PREFERRED,
+    show_default=True,
+    help="How memory is bound: see `rankpatrol bind --help`.",
+)
 @_ROOT
 @_JSON
 def plan(*, ranks: int | None, mode: str, memory: str, root: str, as_json: bool) -> int:
     """Where each rank of a job started here would be bound, from this very cpuset and environment. Nothing is changed.
 
-    Exits with 1 where a rank would not be bound though there is something to bind.
+    Exit code: 0, or 1 where a rank would not be bound though there is something to bind.
     """
     ground, held = binder.survey([os.environ], root), kernel.held()
     if root != "/":  # another machine: all of it is allowed
@@ -102,16 +135,25 @@ def plan(*, ranks: int | None, mode: str, memory: str, root: str, as_json: bool)
     return ExitCode.WARNING if any(one.decision == REFUSED for one in made) else ExitCode.OK
 
 
-@affinity.command()
+@affinity.command(short_help="Whether running ranks are where their GPUs are.")
 @click.option(
-    "--pid", "pids", type=int, multiple=True, help="Look at this process and its descendants; may be repeated.  [default: all ranks]"
+    "--pid",
+    "pids",
+    type=click.IntRange(min=1),
+    metavar="PID",
+    multiple=True,
+    help="Look at this process and its descendants; may be repeated.  [default: all ranks]",
 )
-@click.option("--gpu", metavar="PCI", help="The GPU of the process named by --pid, where its environment does not say.")
+@click.option(
+    "--gpu",
+    metavar="PCI",
+    help="The GPU of the process named by --pid, by its PCI address (0000:18:00.0).  [default: what its environment says]",
+)
 @_JSON
 def check(*, pids: tuple[int, ...], gpu: str | None, as_json: bool) -> int:
     """Where the threads of running ranks may run, and where their memory lies: with their GPU or not.
 
-    Exits with 1 where a rank is misbound, 3 where that cannot be told of one.
+    Exit code: 0, or 1 where a rank is misbound, 3 where that cannot be told of one.
     """
     if gpu is not None and len(pids) != 1:
         raise UsageProblem("--gpu needs exactly one --pid", help="rankpatrol affinity check --pid PID --gpu 0000:18:00.0")
@@ -134,31 +176,16 @@ def check(*, pids: tuple[int, ...], gpu: str | None, as_json: bool) -> int:
 def _process(pid: int) -> RunningRank:
     found = running_process(pid)
     if isinstance(found, Missing):
-        raise BadInput(found.reason, help="Name a running process that you may look at (same user, or root).")
+        kind = NoPermission if is_closed(pid) else BadInput
+        raise kind(found.reason, help="Name a running process that you may look at (same user, or root).")
     return found
 
 
 def _audit(rank: RunningRank, ground: binder.Ground, address: str | None) -> RankAudit:
     if address is None:
-        choice = used_gpus(rank.environment, ground.gpus, ground.word.mig, rank.seen(ground.word.users))
-    else:
-        named = sysfs.read_gpu(address.lower())
-        choice = Choice((), f"there is no PCI device {address}") if named is None else Choice((named,), "it was named")
-    return judge(rank.subject, choice, _place(choice, ground), ground.machine)
-
-
-def _place_of(gpu: Gpu, ground: binder.Ground) -> Place:
-    held = kernel.held()
-    return place_of(gpu, ground.machine, told(ground.word.witness.get(gpu.address), held.cpus, held.memory_nodes))
-
-
-def _place(choice: Choice, ground: binder.Ground) -> Place:
-    """The one place of all the GPUs that a rank may use."""
-    if not choice.gpus:
-        return Place(None, "no_gpu", choice.why)
-    places = [_place_of(gpu, ground) for gpu in choice.gpus]
-    numbers = {place.node.number if place.node else None for place in places}
-    return places[0] if len(numbers) == 1 else Place(None, "several_nodes", f"{choice.why}, and they are on several nodes")
+        return audit_of(rank, ground)
+    named = sysfs.read_gpu(address.lower())
+    return audit_of(rank, ground, Choice((), f"there is no PCI device {address}") if named is None else Choice((named,), "it was named"))
 
 
 def _exit_code(audits: Iterable[RankAudit]) -> ExitCode:
@@ -168,14 +195,14 @@ def _exit_code(audits: Iterable[RankAudit]) -> ExitCode:
     return ExitCode.UNKNOWN if AuditVerdict.UNKNOWN in verdicts else ExitCode.OK
 
 
-def _doubts(ground: binder.Ground, topo: TextIO | None) -> list[str]:
+def _doubts(ground: binder.Ground, topo: str | None) -> list[str]:
     """Where two witnesses contradict each other."""
-    places = [(gpu, _place_of(gpu, ground)) for gpu in ground.gpus]
+    places = [(gpu, place_on(ground, gpu)) for gpu in ground.gpus]
     found = [place.why for _, place in places if place.code == "contradiction"]
     if topo is not None:
-        rows = read_topo(topo.read())
+        rows = read_topo(topo)
         if isinstance(rows, Missing):
-            raise BadInput(rows.reason, help="Save it with: nvidia-smi topo -m > topo.txt")
+            raise BadInput(rows.reason, help=_SAVE)
         known = {at: (place.node.cpus, place.node.number) for at, (_, place) in enumerate(places) if place.node is not None}
         found += disagreements(rows, known)
     return found
@@ -206,7 +233,7 @@ def _memory_words(node: int, root: str) -> str:
 
 
 def _gpu_words(gpu: Gpu, ground: binder.Ground) -> str:
-    place = _place_of(gpu, ground)
+    place = place_on(ground, gpu)
     words = [gpu.address, gpu.model, gpu.uuid or "", f"node {place.node.number}" if place.node else f"node not known: {place.why}"]
     return ", ".join([*filter(None, words), *([] if gpu.usable else ["not given to this process"])])
 
@@ -238,7 +265,7 @@ def _shown(
     ]
     gpus = []
     for gpu in ground.gpus:
-        place = _place_of(gpu, ground)
+        place = place_on(ground, gpu)
         gpus.append(
             {
                 "address": gpu.address,
@@ -263,4 +290,4 @@ def _shown(
 
 
 def _print_json(document: object) -> None:
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+    say_json(document, indent=2)

@@ -8,6 +8,7 @@ import click
 
 from rankpatrol.agent.resident.node import Plan, ResidentNode
 from rankpatrol.agent.voice import stderr_voice
+from rankpatrol.cli.paths import GivenPath
 from rankpatrol.core.errors import BadInput, ExitCode, PatrolError
 from rankpatrol.exchange.key_files import key_files_in
 from rankpatrol.exchange.open import open_exchange, parse_address
@@ -18,32 +19,46 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ROUND_S = 1.0
 
 
-@click.command()
+@click.command(short_help="Stay on this node, and tell a hub of its jobs.")
 @click.option(
-    "--exchange", required=True, metavar="URL", envvar="RANKPATROL_EXCHANGE", help="The broker: tls://HOST:PORT or nats://TOKEN@HOST:PORT."
+    "--exchange",
+    required=True,
+    metavar="URL",
+    envvar="RANKPATROL_EXCHANGE",
+    help="The broker, tls://HOST:PORT or nats://TOKEN@HOST:PORT.  [default: none; needed]",
 )
 @click.option(
-    "--keys", type=click.Path(path_type=Path), metavar="DIR", help="This node's folder of `rankpatrol hub init-keys`, for tls://."
+    "--keys",
+    type=GivenPath(),
+    metavar="FOLDER",
+    help="This node's folder of `rankpatrol hub init-keys`, for tls://.  [default: none, for nats://]",
 )
-@click.option("--node", default=socket.gethostname, show_default="this host's name", help="This node's name, as in its certificate.")
+@click.option("--node", metavar="NODE", help="This node's name, as in its certificate.  [default: this host's name]")
 @click.option(
     "--state-dir",
-    type=click.Path(path_type=Path),
-    default=Path("/var/lib/rankpatrol"),
+    type=GivenPath(),
+    metavar="FOLDER",
+    default="/var/lib/rankpatrol",
     show_default=True,
     help="A local folder for what was seen of each job.",
 )
 @click.option(
-    "--every", "every_s", type=click.FloatRange(0.5, 60.0), default=5.0, show_default=True, help="Seconds between two words to the hub."
+    "--every",
+    "every_s",
+    type=click.FloatRange(0.5, 60.0),
+    metavar="N",
+    default=5.0,
+    show_default=True,
+    help="Seconds between two words to the hub.",
 )
-def agent(exchange: str, keys: Path | None, node: str, state_dir: Path, every_s: float) -> int:
+def agent(exchange: str, keys: Path | None, node: str | None, state_dir: Path, every_s: float) -> int:
     """Stay on this node: find its training jobs, tell the hub of them, and look closely when it asks. Nothing is ever ended.
 
     \b
     rankpatrol agent --exchange tls://hub:4222 --keys /etc/rankpatrol/keys
     """  # ruff: ignore[D301] - click reads the control character: keep these lines as they are
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
-    clock, voice = SystemClock(), stderr_voice()
+    clock, voice, node = SystemClock(), stderr_voice(), node or socket.gethostname()
     place = open_exchange(parse_address(exchange), node, role=Role.NODE, clock=clock, keys=key_files_in(keys) if keys else None)
     resident = ResidentNode(place, Plan(node=node, folder=_folder(state_dir), every_s=every_s), clock)
     try:

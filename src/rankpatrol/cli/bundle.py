@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 from rich.console import Console
 
+from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.screen import shown
+from rankpatrol.cli.words import say_json
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.durations import say_duration
 from rankpatrol.core.errors import ExitCode
@@ -20,7 +21,7 @@ from rankpatrol.evidence.reading import PartUnreadable, load_diagnosis
 # An absence that says nothing about the evidence: nobody asked for it.
 _EXPECTED_ABSENT = frozenset({"native", "flight_recorder"})
 
-_path = click.argument("path", type=click.Path(path_type=Path))
+_path = click.argument("path", type=GivenPath())
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
@@ -29,7 +30,7 @@ def bundle() -> None:
     """Check and read sealed bundles of evidence."""
 
 
-@bundle.command("verify")
+@bundle.command("verify", short_help="Compare every file with the manifest.")
 @_path
 @_json
 @click.pass_context
@@ -50,7 +51,7 @@ def verify_command(context: click.Context, path: Path, *, as_json: bool) -> None
     context.exit(_exit_code(seen))
 
 
-@bundle.command("show")
+@bundle.command("show", short_help="Tell the story of a bundle.")
 @_path
 @_json
 @click.pass_context
@@ -133,4 +134,4 @@ def _say(text: str, style: str = "") -> None:
 
 
 def _print_json(value: Any) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    say_json(value, indent=2)

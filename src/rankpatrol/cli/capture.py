@@ -4,12 +4,12 @@ import os
 from pathlib import Path
 
 import click
-import msgspec
 
 from rankpatrol.agent.on_request import Whom, whom_by_job, whom_by_pid
 from rankpatrol.agent.on_request import capture as take
 from rankpatrol.cli.jobs import run_dir_named
-from rankpatrol.cli.words import say
+from rankpatrol.cli.paths import GivenPath, check_can_write
+from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import RankSample
@@ -18,10 +18,12 @@ from rankpatrol.launch.rundir import JobSpec
 from rankpatrol.system.clock import SystemClock
 
 
-@click.command()
-@click.option("--pid", type=click.IntRange(min=1), help="A launcher or a rank; its children are captured with it.")
-@click.option("--job", help="A job that `rankpatrol run` started: its id, or its job directory.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Where the bundle goes; must not be there yet.")
+@click.command(short_help="Seal the evidence of a job now; nothing is stopped.")
+@click.option(
+    "--pid", type=click.IntRange(min=1), metavar="PID", help="A launcher or a rank; its children are captured with it.  [default: --job]"
+)
+@click.option("--job", metavar="JOB", help="A job that `rankpatrol run` started: its id, or its job directory.  [default: --pid]")
+@click.option("--out", type=GivenPath(), metavar="FOLDER", required=True, help="Where the bundle goes; must not be there yet.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def capture(pid: int | None, job: str | None, out: Path, *, as_json: bool) -> int:
     """Take and seal the evidence of a job as it is now: stacks, processes, logs, the machine. Nothing is stopped, nothing is ended.
@@ -32,12 +34,13 @@ def capture(pid: int | None, job: str | None, out: Path, *, as_json: bool) -> in
         raise UsageProblem("whom to capture is not said", help="Give one of --pid PID and --job ID.")
     if os.path.lexists(out):
         raise BadInput(f"{out} is there already", help="Evidence is never overwritten: give another --out.")
+    check_can_write(out, "--out")
     whom = whom_by_pid(pid) if pid is not None else _whom_by_job(job or "")
     sealed, snapshot = take(out.absolute(), whom, who_asks(), SystemClock())
     without = {sample.rank: sample.stack.reason for sample in snapshot.ranks if isinstance(sample.stack, Missing)}
     if as_json:
         ranks = [{"rank": sample.rank, "pid": sample.pid, "stack": sample.rank not in without} for sample in snapshot.ranks]
-        click.echo(msgspec.json.encode({"path": sealed.path, "job": sealed.job, "ranks": ranks, "without_stack": without}))
+        say_json({"path": sealed.path, "job": sealed.job, "ranks": ranks, "without_stack": without})
     else:
         _print(out, snapshot.ranks, without)
     return ExitCode.WARNING if without else ExitCode.OK

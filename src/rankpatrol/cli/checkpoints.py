@@ -3,23 +3,24 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import click
-import msgspec
 
 from rankpatrol.checkpoints.ledger import Ledger
 from rankpatrol.checkpoints.newest import as_candidate, judge, list_checkpoints, newest_good
 from rankpatrol.checkpoints.pace import Pace
 from rankpatrol.checkpoints.pointers import put_right, repairs, wrong_pointers
-from rankpatrol.checkpoints.quarantine import NotQuarantined, condemn, plan_quarantine, quarantine
+from rankpatrol.checkpoints.quarantine import NotQuarantined, Quarantine, condemn, plan_quarantine, quarantine
 from rankpatrol.checkpoints.report import STILL_WRITING_S, CheckpointReport, CheckpointVerdict, Selection
 from rankpatrol.checkpoints.verifier import Closeness, Verifier
-from rankpatrol.cli.words import plain, say
+from rankpatrol.cli.paths import GivenPath
+from rankpatrol.cli.words import plain, say, say_json
 from rankpatrol.core.errors import ExitCode, UsageProblem
+from rankpatrol.system.state_dir import state_dir
 
 _SEVERITY = (ExitCode.OK, ExitCode.WARNING, ExitCode.UNKNOWN, ExitCode.CRITICAL)
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG])B?(?:/s)?", re.IGNORECASE)
@@ -42,11 +43,17 @@ def _reading_options(command: Callable[..., None]) -> Callable[..., None]:
     """How files are read, for every command that reads them."""
     for option in (
         click.option(
-            "--ledger", type=click.Path(path_type=Path), help="Where earlier looks are remembered. [default: in your state folder]"
+            "--ledger", type=GivenPath(), metavar="FILE", help="Where earlier looks are remembered.  [default: in the state directory]"
         ),
-        click.option("--most-per-second", "most_bytes_s", type=RateLimit(), help="Read no faster than this, such as 500M."),
         click.option(
-            "--at-once", type=click.IntRange(1, 64), help="How many files are read at once. [default: as there are cores, 4 at most]"
+            "--most-per-second",
+            "most_bytes_s",
+            type=RateLimit(),
+            metavar="RATE",
+            help="Read no more bytes a second than this, such as 500M.  [default: no limit]",
+        ),
+        click.option(
+            "--at-once", type=click.IntRange(1, 64), metavar="N", help="How many files are read at once.  [default: one a core, 4 at most]"
         ),
         click.option("--again", is_flag=True, help="Read again what is known, and compare it with the first look."),
         click.option("--structure", is_flag=True, help="Places and lengths alone, no content: fast."),
@@ -61,8 +68,8 @@ def checkpoints() -> None:
     """Check checkpoints without loading them."""
 
 
-@checkpoints.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@checkpoints.command(short_help="Check files and folders byte by byte.")
+@click.argument("paths", nargs=-1, required=True, type=GivenPath(), metavar="PATH...")
 @click.option("--numbers", is_flag=True, help="Search for NaN, infinities and all zeros as well (needs numpy).")
 @_reading_options
 def verify(
@@ -77,7 +84,7 @@ def verify(
 ) -> None:
     """Check each file, and each checkpoint in a directory, byte by byte; nothing in them is run.
 
-    Exits with 0 when all are good, 1 when a directory has good and bad ones, 2 when a named file is bad or a directory has no good one,
+    Exit code: 0 when all are good, 1 when a directory has good and bad ones, 2 when a named file is bad or a directory has no good one,
     3 when it cannot be told.
     """
     reports: list[CheckpointReport] = []
@@ -97,8 +104,8 @@ def verify(
     sys.exit(max(codes, key=_SEVERITY.index))
 
 
-@checkpoints.command()
-@click.argument("directory", type=click.Path(path_type=Path))
+@checkpoints.command(short_help="Print the path of the newest good checkpoint.")
+@click.argument("directory", type=GivenPath(), metavar="FOLDER")
 @_reading_options
 def latest(
     directory: Path,
@@ -111,7 +118,8 @@ def latest(
 ) -> None:
     """Print the path of the newest good checkpoint; newer ones that are not good go to stderr, with why.
 
-    Exits with 0 when the newest is good, 1 when newer ones were rejected or a pointer names another one, 2 when none is good.
+    Exit code: 0 when the newest is good, 1 when newer ones were rejected or a pointer names another one, 2 when none is good, 3 when
+    that cannot be told.
     """
     with _reading(Closeness(content=not structure, again=again), ledger, most_bytes_s) as verifier:
         selection = newest_good(directory, verifier, at_once=at_once or _cores())
@@ -122,8 +130,8 @@ def latest(
     sys.exit(_selection_code(selection))
 
 
-@checkpoints.command()
-@click.argument("directory", type=click.Path(path_type=Path))
+@checkpoints.command(short_help="Make pointers name the newest good checkpoint.")
+@click.argument("directory", type=GivenPath(), metavar="FOLDER")
 @click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 @click.option("--quarantine", "with_quarantine", is_flag=True, help="Also rename bad newer checkpoints into .quarantined; needs --yes.")
 @click.option("--yes", is_flag=True, help="Do it without asking.")
@@ -142,7 +150,7 @@ def repair(
 ) -> None:
     """Make pointers (`latest`, `latest_checkpointed_iteration.txt`, links) name the newest good checkpoint; a copy of each is kept.
 
-    Exits with 0 when all is right now, 1 when something is left to do, 2 when no checkpoint is good.
+    Exit code: 0 when all is right now, 1 when something is left to do, 2 when no checkpoint is good, 3 when that cannot be told.
     """
     with _reading(Closeness(content=not structure, again=again), ledger, most_bytes_s) as verifier:
         selection = newest_good(directory, verifier, at_once=at_once or _cores())
@@ -150,41 +158,42 @@ def repair(
     if selection.newest_good is None:
         _print_reports(selection.rejected, err=True)
         say(f"nothing was changed: no checkpoint in {click.format_filename(directory)} is good", err=True)
-        sys.exit(ExitCode.CRITICAL)
+        sys.exit(_none_good(selection.rejected))
     planned = repairs(directory, selection, now_unix_s)
-    renames = plan_quarantine(selection) if with_quarantine else ()
-    left = 0
     for one in planned:
         if not dry_run:
             put_right(one)
-        _say(
-            as_json,
-            f"{'would make' if dry_run else 'made'} {one.pointer} say {one.becomes} (it said {one.was.strip()}); kept as {one.kept_as}",
-        )
-    renamed: list[str] = []
-    for bad in renames:
-        if dry_run or not yes:
+        done = "would make" if dry_run else "made"
+        _say(as_json, f"{done} {one.pointer} say {one.becomes} (it said {one.was.strip()}); kept as {one.kept_as}")
+    renames = plan_quarantine(selection) if with_quarantine else ()
+    renamed = [_set_aside(bad, selection, now_unix_s, as_json=as_json) for bad in renames] if yes and not dry_run else []
+    if not renamed:
+        for bad in renames:
             _say(as_json, f"would rename {bad.path} to {bad.becomes}: {bad.why}{'' if yes or dry_run else ' (give --yes to do it)'}")
-            left += 1
-            continue
-        report = next(report for report in selection.rejected if report.sentence == bad.why)
-        try:
-            proof = condemn(report, bad, unchanged_for_s=STILL_WRITING_S, now_unix_s=now_unix_s)
-            renamed.append(str(quarantine(bad, proof)))
-            _say(as_json, f"renamed {bad.path} to {renamed[-1]}: {bad.why}")
-        except NotQuarantined as problem:
-            left += 1
-            say(f"{problem}. {problem.help}", err=True)
     wrong = wrong_pointers(directory, selection, now_unix_s)
     if as_json:
-        _print_json(
-            {"newest_good": selection.newest_good.path, "repaired": planned, "quarantined": renamed, "dry_run": dry_run, "left": wrong}
-        )
+        done_so = [path for path in renamed if path is not None]
+        told = {"newest_good": selection.newest_good.path, "repaired": planned, "quarantined": done_so}
+        _print_json({**told, "dry_run": dry_run, "left": wrong})
     else:
         _print_reports(wrong, err=True)
         if not planned and not renames:
             say("no pointer needed a repair" if not wrong else "no pointer could be repaired", err=bool(wrong))
+    left = len(renames) - sum(path is not None for path in renamed)
     sys.exit(ExitCode.WARNING if wrong or left else ExitCode.OK)
+
+
+def _set_aside(bad: Quarantine, selection: Selection, now_unix_s: float, *, as_json: bool) -> str | None:
+    """Where a bad checkpoint went, or None where it was left, which is said."""
+    report = next(report for report in selection.rejected if report.sentence == bad.why)
+    try:
+        proof = condemn(report, bad, unchanged_for_s=STILL_WRITING_S, now_unix_s=now_unix_s)
+        target = str(quarantine(bad, proof))
+    except NotQuarantined as problem:
+        say(f"{problem}. {problem.help}", err=True)
+        return None
+    _say(as_json, f"renamed {bad.path} to {target}: {bad.why}")
+    return target
 
 
 @contextmanager
@@ -214,13 +223,11 @@ def _progress() -> Iterator[Callable[[int], None] | None]:
 
 
 def _own_ledger() -> Path | None:
-    """The user's own, where the XDG base directory specification keeps state; None for a user without a home."""
-    told = os.environ.get("XDG_STATE_HOME", "")
+    """The user's own, in the state directory; None for a user without a home."""
     try:
-        state = Path(told) if told.startswith("/") else Path.home() / ".local" / "state"
+        return state_dir() / "checkpoints.json"
     except RuntimeError:
         return None
-    return state / "rankpatrol" / "checkpoints.json"
 
 
 def _cores() -> int:
@@ -267,14 +274,20 @@ def _file_code(report: CheckpointReport) -> ExitCode:
 def _directory_code(reports: list[CheckpointReport], pointers: list[CheckpointReport]) -> ExitCode:
     good = sum(report.verdict is CheckpointVerdict.OK for report in reports)
     if not good:
-        return ExitCode.CRITICAL
+        return _none_good(reports)
     return ExitCode.OK if good == len(reports) and not pointers else ExitCode.WARNING
 
 
 def _selection_code(selection: Selection) -> ExitCode:
     if selection.newest_good is None:
-        return ExitCode.CRITICAL
+        return _none_good(selection.rejected)
     return ExitCode.WARNING if selection.rejected or selection.pointers else ExitCode.OK
+
+
+def _none_good(reports: Sequence[CheckpointReport]) -> ExitCode:
+    """Where none could be judged, as on a folder of someone else's, it is not known that none is good."""
+    untold = bool(reports) and all(report.verdict is CheckpointVerdict.UNKNOWN for report in reports)
+    return ExitCode.UNKNOWN if untold else ExitCode.CRITICAL
 
 
 def _print_reports(reports: Iterable[CheckpointReport], *, err: bool = False) -> None:
@@ -304,4 +317,4 @@ def _say(as_json: bool, what: str) -> None:
 
 
 def _print_json(document: object) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2))
+    say_json(document, indent=2)

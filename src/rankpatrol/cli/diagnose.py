@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import click
-import msgspec
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from rankpatrol.cli.screen import shown
-from rankpatrol.cli.words import say
+from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.errors import ExitCode, UsageProblem
 from rankpatrol.intake.diagnose import Answer, Watch, diagnose
@@ -34,11 +33,11 @@ def _exit_code(found: Diagnosis) -> int:
     return _EXITS.get(found.verdict, ExitCode.CRITICAL)
 
 
-@click.command("diagnose")
-@click.argument("paths", nargs=-1)
+@click.command("diagnose", short_help="Say what logs, bundles and pasted texts tell of a job.")
+@click.argument("paths", nargs=-1, metavar="PATH...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def diagnose_command(paths: tuple[str, ...], *, as_json: bool) -> int:
-    """Say what PATH… tell of a job: a sealed bundle, a log, a folder of logs, or - for standard input.
+    """Say what each PATH tells of a job: a sealed bundle, a log, a folder of logs, or - for standard input.
 
     Exit code: 0 healthy or a wait that ends by itself, 1 slow, ended in order, or a loss that is no number, 2 hang or crash,
     3 not to be decided, 65 nothing readable.
@@ -48,7 +47,7 @@ def diagnose_command(paths: tuple[str, ...], *, as_json: bool) -> int:
     with _bar() as watch:
         answer = diagnose(paths, watch)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(answer.diagnosis), indent=2))
+        say_json(answer.diagnosis, indent=2)
     else:
         _print(answer)
     for reason in answer.missing[:5]:

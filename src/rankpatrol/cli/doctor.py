@@ -4,14 +4,15 @@ import os
 from pathlib import Path
 
 import click
-import msgspec
 from rich.console import Console
 from rich.text import Text
 
 from rankpatrol.agent.roster import current_attempt
 from rankpatrol.agent.within import marks_of
 from rankpatrol.cli.jobs import find_job, run_dir_of
+from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.screen import shown
+from rankpatrol.cli.words import say_json
 from rankpatrol.core.errors import BadInput
 from rankpatrol.core.records import Missing
 from rankpatrol.doctor.checks import examine
@@ -31,9 +32,11 @@ _MARKS = {
 }
 
 
-@click.command()
-@click.argument("job_dir", type=click.Path(path_type=Path), required=False)
-@click.option("--python", type=click.Path(), help="The training's interpreter.  [default: torchrun's, or the job's own]")
+@click.command(short_help="Say what works here, what is missing, what is touched.")
+@click.argument("job_dir", type=GivenPath(), required=False, metavar="[JOBDIR]")
+@click.option(
+    "--python", type=GivenPath(as_type=str), metavar="FILE", help="The training's interpreter.  [default: torchrun's, or the job's own]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def doctor(job_dir: Path | None, python: str | None, *, as_json: bool) -> int:
     """Say what works here, what is missing and what is touched, each with the fix or the switch; of the job in JOBDIR too.
@@ -43,7 +46,7 @@ def doctor(job_dir: Path | None, python: str | None, *, as_json: bool) -> int:
     subject = _subject(job_dir, python)
     rows = examine(subject)
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode({"exit_code": exit_code(rows), "rows": rows, "touched": TOUCHED}), indent=2))
+        say_json({"exit_code": exit_code(rows), "rows": rows, "touched": TOUCHED}, indent=2)
     else:
         _print(rows)
     return exit_code(rows)

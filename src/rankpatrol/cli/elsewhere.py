@@ -5,8 +5,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 
-import click
-
+from rankpatrol.cli.words import say
 from rankpatrol.core.errors import BadInput
 from rankpatrol.core.jobs import JobState, JobStatus
 from rankpatrol.schedulers.slurm import SlurmJobs
@@ -30,7 +29,7 @@ def go_to_job(job: str, words_for: Callable[[str], Sequence[str]]) -> None:
         raise BadInput(f"job {job} does not run yet: {why_waiting(seen.reason)}", help="Look again when it runs: squeue -j ID")
     if seen.state is not JobState.RUNNING or not seen.nodes:
         raise BadInput(f"job {job}: {seen.reason or seen.said}", help="A job that runs can be watched; `sacct -j ID` tells of older ones.")
-    click.echo(f"rankpatrol: job {job} runs on {', '.join(seen.nodes)}: watching there, as a step of it (srun --overlap)", err=True)
+    say(f"rankpatrol: job {job} runs on {', '.join(seen.nodes)}: watching there, as a step of it (srun --overlap)", err=True)
     os.execvpe("srun", step_of(seen, words_for(seen.local_id)), {**os.environ, _HOPPED: "1"})  # ruff: ignore[S606] - no shell is wanted
 
 

@@ -7,14 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
-import msgspec
 from jinja2 import Environment, PackageLoader
 from rich.console import Console
 from rich.text import Text
 
+from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.screen import shown
+from rankpatrol.cli.words import say_json
 from rankpatrol.core.durations import say_duration
-from rankpatrol.core.errors import BadInput
+from rankpatrol.core.errors import BadInput, NoPermission
 from rankpatrol.core.records import Missing
 from rankpatrol.evidence.picture import say_ranks
 from rankpatrol.goodput.account import account_of, runs_of
@@ -37,10 +38,10 @@ _BAR_COLUMNS = 40
 _MOST_BYTES = 8 << 30
 
 
-@click.command()
-@click.argument("job_dirs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="JOBDIR...")
+@click.command(short_help="Say where a job's wall time went.")
+@click.argument("job_dirs", nargs=-1, required=True, type=GivenPath(), metavar="JOBDIR...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw the account into FILE as well.", metavar="FILE")
+@click.option("--svg", type=GivenPath(), help="Draw the account into FILE as well.  [default: no picture]", metavar="FILE")
 def goodput(job_dirs: tuple[Path, ...], as_json: bool, svg: Path | None) -> None:
     """Say where a job's wall time went, and what each incident cost, from events.jsonl alone.
 
@@ -51,7 +52,7 @@ def goodput(job_dirs: tuple[Path, ...], as_json: bool, svg: Path | None) -> None
     if svg is not None:
         _write(svg, accounts)
     if as_json:
-        click.echo(msgspec.json.encode(_document(accounts)))
+        say_json(_document(accounts))
         return
     console = Console(soft_wrap=True, highlight=False)
     for account in accounts:
@@ -129,7 +130,7 @@ def _print(console: Console, account: Account) -> None:
 def _row(part: Part, length_s: float, wall_s: float) -> Text:
     """A block for each fortieth of the wall time; what was there at all has a mark."""
     blocks = round(_BAR_COLUMNS * length_s / wall_s)
-    row = Text(f"  {name_of(part):<15}")
+    row = shown(f"  {name_of(part):<15}")
     row.append("█" * blocks or "▏", style=_COLOURS[part])
     row.append(" " * (_BAR_COLUMNS - max(1, blocks)))
     row.append(f"{length_s / wall_s:>7.1%}  {say_duration(length_s)}")
@@ -191,7 +192,11 @@ def _write(path: Path, accounts: Sequence[Account]) -> None:
     template = page.get_template("picture.svg.j2")
     for number, account in enumerate(accounts):
         target = path if number == 0 else path.with_stem(f"{path.stem}-{number + 1}")
+        if target.exists() and not target.is_file():
+            # The picture takes its file's place in one step: it would take that of a device, too.
+            raise BadInput(f"the picture cannot be written: {target} is no regular file", help="Name another --svg FILE.")
         try:
             write_atomic(target, template.render(picture=draw(account)).encode())
         except OSError as problem:
-            raise BadInput(f"the picture cannot be written: {problem.strerror} ({target})", help="Name another --svg FILE.") from problem
+            kind = NoPermission if isinstance(problem, PermissionError) else BadInput
+            raise kind(f"the picture cannot be written: {problem.strerror} ({target})", help="Name another --svg FILE.") from problem

@@ -14,7 +14,8 @@ import msgspec
 from rankpatrol.agent.resident.hub import Hub, HubPlan
 from rankpatrol.agent.resident.hub_seat import HubSeat
 from rankpatrol.agent.voice import Voice, stderr_voice
-from rankpatrol.cli.words import say
+from rankpatrol.cli.paths import GivenPath
+from rankpatrol.cli.words import say, say_json
 from rankpatrol.config.settings import PATIENCE
 from rankpatrol.core.errors import ExitCode, UsageProblem
 from rankpatrol.core.records import Record
@@ -49,15 +50,22 @@ class Stay(Record, frozen=True, kw_only=True):
     metrics: str | None
 
 
-@click.group(invoke_without_command=True)
-@click.option("--exchange", metavar="URL", envvar="RANKPATROL_EXCHANGE", help="The broker: tls://HOST:PORT or nats://TOKEN@HOST:PORT.")
-@click.option("--keys", type=click.Path(path_type=Path), metavar="DIR", help="The folder of `rankpatrol hub init-keys`, for tls://.")
+@click.group(short_help="Judge the jobs of all nodes from one place.", invoke_without_command=True)
+@click.option(
+    "--exchange",
+    metavar="URL",
+    envvar="RANKPATROL_EXCHANGE",
+    help="The broker, tls://HOST:PORT or nats://TOKEN@HOST:PORT.  [default: none; needed]",
+)
+@click.option(
+    "--keys", type=GivenPath(), metavar="FOLDER", help="The folder of `rankpatrol hub init-keys`, for tls://.  [default: none, for nats://]"
+)
 @click.option("--with-nats", is_flag=True, help="Start the broker as well, on the port of --exchange, and end it with the hub.")
 @click.option(
     "--jobs-dir", type=click.Path(path_type=Path), default=Path("rankpatrol-runs"), show_default=True, help="Where jobs' records go."
 )
-@click.option("--patience", default="180s", show_default=True, help="How long nothing may work before it is a hang.")
-@click.option("--metrics", metavar="ADDR:PORT", help="Serve Prometheus metrics of all jobs there.")
+@click.option("--patience", metavar="DURATION", default="180s", show_default=True, help="How long nothing may work before it is a hang.")
+@click.option("--metrics", metavar="ADDR:PORT", help="Serve Prometheus metrics of all jobs there.  [default: none]")
 @click.pass_context
 def hub(context: click.Context, /, exchange: str | None, **given: Any) -> int:
     """Judge the jobs of all nodes on which `rankpatrol agent` runs. It names, seals and tells; it ends nothing.
@@ -150,17 +158,19 @@ def _broker(address: Address, keys: Path | None, jobs_dir: Path) -> Server:
     return start_server(folder, host="0.0.0.0", port=address.port, token=address.token)[0]  # ruff: ignore[S104] - closed by the token
 
 
-@hub.command("init-keys")
-@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
-@click.option("--nodes", required=True, metavar="N1,N2", help="The nodes, also as a hostlist: n[1-64].")
-@click.option("--server", "hosts", multiple=True, metavar="HOST", help="How agents reach the broker; left out: as before, or this machine.")
-@click.option("--days", type=click.IntRange(1, 3650), default=730, show_default=True, help="How long a certificate is good.")
-@click.option("--port", type=click.IntRange(1, 65535), default=4222, show_default=True, help="Where the broker listens.")
+@hub.command("init-keys", short_help="Make certificates and rights for resident agents.")
+@click.argument("folder", type=GivenPath(), metavar="FOLDER")
+@click.option("--nodes", required=True, metavar="NODES", help="The nodes, by commas or as a hostlist: n[1-64].  [default: none; needed]")
+@click.option(
+    "--server", "hosts", multiple=True, metavar="HOST", help="How agents reach the broker.  [default: as before, or this machine]"
+)
+@click.option("--days", type=click.IntRange(1, 3650), metavar="N", default=730, show_default=True, help="How long a certificate is good.")
+@click.option("--port", type=click.IntRange(1, 65535), metavar="N", default=4222, show_default=True, help="Where the broker listens.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def init_keys_command(folder: Path, nodes: str, hosts: tuple[str, ...], days: int, port: int, as_json: bool) -> None:
-    """Make certificates and the broker's rights in DIR, so that no node can speak for another or hear another's orders.
+    """Make certificates and the broker's rights in FOLDER, so that no node can speak for another or hear another's orders.
 
-    Run again, it adds nodes and renews what ends within 30 days; the rest stays. To shut a node out, remove DIR/nodes/NODE and run it
+    Run again, it adds nodes and renews what ends within 30 days; the rest stays. To shut a node out, remove FOLDER/nodes/NODE and run it
     again. Then tell the broker: nats-server --signal reload.
     """
     named = nodes_of(nodes)
@@ -169,7 +179,7 @@ def init_keys_command(folder: Path, nodes: str, hosts: tuple[str, ...], days: in
     wanted = KeysWanted(nodes=named, hosts=hosts, here=_here(), lasts_days=days, port=port)
     made = init_keys(folder, wanted, SystemClock())
     if as_json:
-        click.echo(msgspec.json.encode(made, enc_hook=str))
+        say_json(msgspec.to_builtins(made, enc_hook=str))
         return
     _print(made)
 

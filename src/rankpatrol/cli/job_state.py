@@ -72,6 +72,13 @@ class NodeRow(Record, frozen=True, kw_only=True):
     problem: str = ""
 
 
+class BindingRow(Record, frozen=True, kw_only=True):
+    """Ranks that were bound, or not, alike."""
+
+    ranks: str
+    words: str
+
+
 class JobState(Record, frozen=True, kw_only=True):
     """state.json, as far as the commands use it."""
 
@@ -84,11 +91,13 @@ class JobState(Record, frozen=True, kw_only=True):
     step: Count | None = None
     ranks: tuple[RankRow, ...] = ()
     groups: tuple[GroupRow, ...] = ()
+    bindings: tuple[BindingRow, ...] = ()
     incident: OpenIncident | None = None
     asides: tuple[Aside, ...] = ()
     nodes: tuple[NodeRow, ...] = ()
     paused: Pause | None = None
     answer_with: str | None = None
+    run_dir_full: str | None = None
 
 
 class Told(Record, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ import msgspec
 from rankpatrol.cli.job_state import JobState
 from rankpatrol.config.resolve import Sources, resolve, values
 from rankpatrol.core.errors import BadInput, NoPermission
+from rankpatrol.launch.outlived import NOTE
 from rankpatrol.launch.rundir import JobSpec, RunDir, launcher_of, run_dir_folders
 from rankpatrol.system.files import read_plain
 from rankpatrol.system.process import identify
@@ -61,6 +62,10 @@ def run_dir_of(folder: Path) -> RunDir:
         raise BadInput(
             f"the job of {folder} does not run here: its run directory {path} is gone",
             help="It has ended, or it runs on another machine: type this there. `rankpatrol status` tells which.",
+        )
+    if _is_there(path / NOTE):
+        raise BadInput(
+            f"the job of {folder} is over", help=f"A process of it lives on, and {path} is the record of whose it is: rankpatrol orphans"
         )
     return RunDir(path)
 

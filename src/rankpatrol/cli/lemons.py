@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rankpatrol.cli.screen import shown
-from rankpatrol.cli.words import say
+from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.errors import ExitCode, UsageProblem
 from rankpatrol.lemons.advice import Weights, exclude_option, node_affinity, stories
 from rankpatrol.lemons.memory import LemonMemory, lemon_path
@@ -17,14 +17,16 @@ from rankpatrol.lemons.records import Memory, NodeStory
 _DAY_S = 86400
 
 
-@click.command()
+@click.command(short_help="Say which nodes failed, and which to leave out.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--forget", metavar="NODE", help="Forget NODE's incidents, since it was mended.")
+@click.option(
+    "--forget", metavar="NODE", help="Forget NODE's incidents, since it was mended; needs --yes.  [default: nothing is forgotten]"
+)
 @click.option("--yes", is_flag=True, help="Yes, forget them.")
 def lemons(as_json: bool, forget: str | None, yes: bool) -> int:
     """Say which nodes failed in your jobs of the last 30 days, and which of them to leave out.
 
-    Only incidents that may be of the machine count, and only on a node that stands out among others. Exits with 1 where there is one
+    Only incidents that may be of the machine count, and only on a node that stands out among others. Exit code: 0, or 1 where there is one
     to leave out.
     """
     path = lemon_path()
@@ -39,7 +41,7 @@ def lemons(as_json: bool, forget: str | None, yes: bool) -> int:
     if as_json:
         advice = {"slurm": exclude_option(nodes), "kubernetes": node_affinity(nodes)} if nodes else None
         document = {"file": str(path), "window_s": weights.window_s, "lemons": nodes, "advice": advice, "nodes": found}
-        click.echo(msgspec.json.encode(document))
+        say_json(document)
     else:
         _print(Console(soft_wrap=True, highlight=False), found, nodes, memory)
     return ExitCode.WARNING if nodes else ExitCode.OK

@@ -64,7 +64,19 @@ def cli() -> None:
 
 def main() -> NoReturn:
     """Run one command; the entry point of the `rankpatrol` script."""
+    _open_closed_outputs()
     sys.exit(call(sys.argv[1:]))
+
+
+def _open_closed_outputs() -> None:
+    """Behind `2>&-` the next file that is opened would be the standard error: it, or the output, leads nowhere instead."""
+    if None not in {sys.stdin, sys.stdout, sys.stderr}:
+        return
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 def call(arguments: list[str]) -> int:
@@ -74,14 +86,15 @@ def call(arguments: list[str]) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()  # a full disk is met here, and not behind the exit code
     except click.UsageError as problem:
-        problem.show()
+        _show(problem)
         return ExitCode.USAGE
     except click.ClickException as problem:
-        problem.show()
+        say(f"rankpatrol: {problem.format_message()}", err=True)
         return ExitCode.BAD_INPUT
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
     except (click.Abort, KeyboardInterrupt):
+        say("rankpatrol: interrupted", err=True)
         return 130
     except (BrokenPipeError, SystemExit) as leaving:
         return _left(leaving)
@@ -93,6 +106,13 @@ def call(arguments: list[str]) -> int:
         say(f"rankpatrol: {_reason(problem)}", err=True)
         return ExitCode.NO_PERMISSION if isinstance(problem, PermissionError) else ExitCode.BAD_INPUT
     return done if isinstance(done, int) else ExitCode.OK
+
+
+def _show(problem: click.UsageError) -> None:
+    """What click has to say of wrong words, which may come from anywhere (a file's name, another program)."""
+    if problem.ctx is not None:
+        say(f"{problem.ctx.get_usage()}\nTry '{problem.ctx.command_path} --help' for help.\n", err=True)
+    say(f"Error: {problem.format_message()}", err=True)
 
 
 def _left(leaving: BrokenPipeError | SystemExit) -> int:

@@ -7,12 +7,14 @@ import msgspec
 
 from rankpatrol.agent.posting import reading_of
 from rankpatrol.cli.jobs import find_job, read_state
+from rankpatrol.cli.paths import GivenPath
+from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.errors import BadInput, UsageProblem
 from rankpatrol.journal import read_events
 
 
-@click.command()
-@click.argument("job_dir", type=click.Path(path_type=Path), required=False)
+@click.command(short_help="Print a job's metrics for Prometheus.")
+@click.argument("job_dir", type=GivenPath(), required=False, metavar="[JOBDIR]")
 @click.option("--json", "as_json", is_flag=True, help="Print the reading that the metrics are made of, as one JSON document.")
 def metrics(job_dir: Path | None, as_json: bool) -> None:
     """Print what a job's agent would serve, of a job that runs or is over (the newest job here, unless JOBDIR is given).
@@ -28,10 +30,10 @@ def metrics(job_dir: Path | None, as_json: bool) -> None:
             f"{folder / 'state.json'} cannot be read: {problem}", help="Was it edited? `events.jsonl` has the story."
         ) from problem
     if as_json:
-        click.echo(msgspec.json.encode(reading))
+        say_json(reading)
         return
     try:
         from rankpatrol.metrics.collector import exposition  # ruff: ignore[PLC0415] - an extra's
     except ImportError:
         raise UsageProblem("prometheus-client is not installed", help="pip install 'rankpatrol[metrics]', or ask for --json.") from None
-    click.echo(exposition((reading,)), nl=False)
+    say(exposition((reading,)).decode().rstrip("\n"))

@@ -1,115 +1,158 @@
 """`rankpatrol orphans`: GPU memory held by dead jobs. Shows; ends what is proven only with `--reap --yes`."""
 
 import os
-import pwd
-import re
 import shutil
-import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import click
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
-from rankpatrol.cli.screen import shown
-from rankpatrol.cli.words import say
+from rankpatrol.cli.orphan_watching import NVML_S, watch_node
+from rankpatrol.cli.orphan_words import document, say_plan, show
+from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.durations import parse_duration_s
 from rankpatrol.core.errors import ExitCode, UsageProblem
 from rankpatrol.core.records import Missing
+from rankpatrol.orphans.ended_here import EndedHere
 from rankpatrol.orphans.jobs import AllJobs, EpilogJobs, JobWords, RunJobs, SlurmJobs
 from rankpatrol.orphans.nvml import GpuWitness
-from rankpatrol.orphans.nvml_words import trusted
 from rankpatrol.orphans.patrol import OrphanPatrol
-from rankpatrol.orphans.plan import ReapPlan, plan
+from rankpatrol.orphans.plan import plan
 from rankpatrol.orphans.reap import ReapRules, Released, reap, stopped_by
-from rankpatrol.orphans.records import GpuSeen, Judged, Policy, Scan, Verdict
+from rankpatrol.orphans.records import Judged, Policy, Scan, Verdict
 from rankpatrol.orphans.scan import Scanner, device_patterns
-from rankpatrol.orphans.state import evidence_folder
+from rankpatrol.orphans.state import Remembered, seen_file, state_folder
 
 _GRAVE = frozenset({Verdict.ORPHAN, Verdict.GHOST_MEMORY, Verdict.STUCK})
 _WORTH_A_LOOK = frozenset(
     {Verdict.LIKELY, Verdict.ORPHAN_CONTAINER, Verdict.LEFT_OVER, Verdict.MISPLACED, Verdict.BAD_READER, Verdict.GHOST_TELEMETRY}
 )
-_STYLES = {Verdict.ORPHAN: "bold red", Verdict.GHOST_MEMORY: "bold red", Verdict.STUCK: "bold yellow", Verdict.LIKELY: "yellow"}
 
 
-def _seconds(_: click.Context, param: click.Parameter, value: str) -> float:
+_WATCH_EVERY_S = 60.0
+
+
+def _seconds(_: click.Context, param: click.Parameter, value: str | None) -> float | None:
     try:
-        return parse_duration_s(value)
+        return None if value is None else parse_duration_s(value)
     except UsageProblem as problem:
         raise click.BadParameter(f"{problem}. {problem.help}", param=param) from problem
 
 
-@click.command()
+@click.command(short_help="Show who holds the GPUs here, and what nobody owns.")
 @click.option("--reap", "reap_them", is_flag=True, help="End what is proven; without --yes, only say what would be done.")
 @click.option("--yes", is_flag=True, help="Really end it.")
-@click.option("--job", help="Only this job's processes.")
+@click.option("--job", metavar="JOB", help="Only this job's processes; with --prolog, all but this job's.  [default: all]")
 @click.option("--epilog", is_flag=True, help="Run by slurmd as the Epilog of --job: no Slurm command, bounded time, exit code 2 to drain.")
+@click.option("--prolog", is_flag=True, help="Run by slurmd as the Prolog of --job: what earlier jobs left, by the word of their Epilogs.")
+@click.option("--watch", is_flag=True, help="Go on looking, and say what is new; --json prints a document a line.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--device", "devices", multiple=True, help="Pattern of device files, instead of the usual ones; may be repeated.")
-@click.option("--scans", type=click.IntRange(1), default=3, show_default=True, help="How often to look; one look proves nothing.")
-@click.option("--every", "every_s", callback=_seconds, default="1s", show_default=True, help="Time between two looks.")
-@click.option("--grace", "grace_s", callback=_seconds, default="150s", show_default=True, help="How long a job must have ended.")
-@click.option("--most", type=click.IntRange(1), default=8, show_default=True, help="If more are proven, none is ended.")
+@click.option(
+    "--device", "devices", multiple=True, metavar="PATTERN", help="Pattern of device files; may be repeated.  [default: the usual ones]"
+)
+@click.option(
+    "--scans", type=click.IntRange(1), metavar="N", help="How often to look; one look proves nothing.  [default: 3; 2 in a Prolog]"
+)
+@click.option("--every", "every_s", callback=_seconds, metavar="DURATION", help="Time between two looks.  [default: 1s; 60s with --watch]")
+@click.option(
+    "--grace", "grace_s", callback=_seconds, default="150s", metavar="DURATION", show_default=True, help="How long a job must have ended."
+)
+@click.option(
+    "--most", type=click.IntRange(1), metavar="N", default=8, show_default=True, help="If more processes are proven, none is ended."
+)
 def orphans(
     reap_them: bool,
     yes: bool,
     job: str | None,
     epilog: bool,
+    prolog: bool,
+    watch: bool,
     as_json: bool,
     devices: tuple[str, ...],
-    scans: int,
-    every_s: float,
+    scans: int | None,
+    every_s: float | None,
     grace_s: float,
     most: int,
 ) -> int:
     """Show who holds the GPUs here, whose they are, and what is proven to belong to nobody any more.
 
-    Nothing is touched without --reap --yes, and then only what carries a proof. Exit codes: 0 all is accounted for, 1 worth a look,
-    2 orphans or memory that nobody holds, 3 cannot be told (in a container, or without root). As an Epilog: 0, or 2 to drain the node.
+    Nothing is touched without --reap --yes, and then only what carries a proof. What was seen is remembered for the next call. Exit
+    codes: 0 all is accounted for, 1 worth a look, 2 orphans or memory that nobody holds, 3 cannot be told (in a container, or without
+    root). As a Prolog or Epilog: 0, or 2 to drain the node.
     """
-    _check(job, epilog=epilog, yes=yes, reap_them=reap_them)
+    in_slurm = epilog or prolog
+    _check(job, in_slurm=in_slurm, both=epilog and prolog, unproven=yes and not reap_them)
+    if watch and (in_slurm or job is not None or scans is not None):
+        raise UsageProblem("--watch looks at the whole node until it is ended", help="Write: rankpatrol orphans --watch --every 60s")
     policy = Policy(grace_s=grace_s, most=most)
-    witness = GpuWitness()
-    scanner = Scanner(_authority(job if epilog else None), devices=devices or device_patterns(os.environ), gpus=witness.look)
-    patrol = OrphanPatrol(scanner, policy, evidence=evidence_folder(), gpus=witness.fresh)
-    judged = _look(patrol, scans, every_s)
-    if job is not None:
-        judged = tuple(one for one in judged if one.job == job or one.job.startswith(f"{job}, "))
     rules = ReapRules(idle_floor_bytes=policy.idle_floor_bytes)
+    if prolog:  # Slurm gives it 10 s as shipped (BatchStartTimeout, slurm.conf(5)): two looks, and these
+        rules = msgspec.structs.replace(rules, term_s=2.0, kill_s=2.0, memory_s=1.0)
+    patterns = devices or device_patterns(os.environ)
+    patrol = _patrol(_authority(job, epilog=epilog, prolog=prolog), policy, patterns)
+    memory = Remembered(seen_file(), patterns)
+    if not in_slurm:  # what was seen while the job ran is no sight of an orphan: there is no grace time there
+        patrol.history = memory.recall(time.time())
+    if watch:
+        return watch_node(patrol, memory, rules if reap_them and yes else None, every_s=every_s or _WATCH_EVERY_S, as_json=as_json)
+    scan, judged = _look(patrol, scans or (2 if prolog else 3), 1.0 if every_s is None else every_s)
+    if not in_slurm:
+        _say_forgotten(memory.keep(patrol.history, scan.at_unix_s))
+    if job is not None:
+        judged = tuple(one for one in judged if (one.job == job or one.job.startswith(f"{job}, ")) != prolog)
     what = plan(judged, policy, stopped_by=stopped_by(rules.kill_switches))
     released = reap(what, patrol, rules) if reap_them and yes else ()
-    assert patrol.last is not None, "_look scans at least once"  # ruff: ignore[S101] - a programming error
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(_document(patrol.last, judged, what, released)), indent=2))
+        say_json(document(scan, judged, what, released), indent=2)
     else:
-        _show(patrol.last, judged, names=not epilog)
-        _say_plan(what, released, asked=reap_them, yes=yes)
-    return _epilog_code(judged, released) if epilog else _code(patrol.last, judged, released)
+        show(scan, judged, names=not in_slurm)
+        say_plan(what, released, asked=reap_them, yes=yes)
+    return _drain_code(judged, released) if in_slurm else _code(scan, judged, released)
 
 
-def _check(job: str | None, *, epilog: bool, yes: bool, reap_them: bool) -> None:
-    if epilog and job is None:
-        raise UsageProblem("an epilog belongs to a job", help='In Epilog: rankpatrol orphans --job "$SLURM_JOB_ID" --epilog')
-    if yes and not reap_them:
+def _patrol(authority: JobWords, policy: Policy, patterns: tuple[str, ...]) -> OrphanPatrol:
+    witness = GpuWitness()
+    scanner = Scanner(authority, devices=patterns, gpus=witness.look)
+    return OrphanPatrol(scanner, policy, evidence=state_folder() / "orphans", gpus=witness.fresh)
+
+
+def _say_forgotten(why: str) -> None:
+    if why:
+        say(f"rankpatrol: what was seen is not remembered for the next call: {why}", err=True)
+
+
+def _check(job: str | None, *, in_slurm: bool, both: bool, unproven: bool) -> None:
+    if in_slurm and job is None:
+        raise UsageProblem("a Prolog or Epilog belongs to a job", help='In Epilog: rankpatrol orphans --job "$SLURM_JOB_ID" --epilog')
+    if both:
+        raise UsageProblem("--prolog and --epilog exclude each other", help="Give the one that slurmd runs this as.")
+    if unproven:
         raise UsageProblem("--yes goes with --reap", help="Write --reap --yes to end what is proven, or neither to look only.")
 
 
-def _authority(epilog_job: str | None) -> JobWords:
-    if epilog_job is not None:
-        return EpilogJobs(epilog_job, os.environ)
-    return AllJobs([RunJobs(), *([SlurmJobs()] if shutil.which("squeue") else [])])
+def _authority(job: str | None, *, epilog: bool, prolog: bool) -> JobWords:
+    """Whose words count. An Epilog's own word is kept for the Prologs to come."""
+    # A Prolog's looks are all its own; elsewhere one of them may be of the time when the job still ran.
+    ended_here = EndedHere(state_folder() / "ended-jobs", grace_s=0.0 if prolog else None)
+    if epilog and job is not None:
+        told = EpilogJobs(job, os.environ)
+        for word in told.words(frozenset({job})).values():
+            _say_forgotten(ended_here.remember(word))
+        return told
+    return AllJobs([RunJobs(), ended_here, *([SlurmJobs()] if shutil.which("squeue") and not prolog else [])])
 
 
-def _look(patrol: OrphanPatrol, scans: int, every_s: float) -> tuple[Judged, ...]:
+def _look(patrol: OrphanPatrol, scans: int, every_s: float) -> tuple[Scan, tuple[Judged, ...]]:
+    """The last scan, judged in the light of all."""
+    if scans == 1:
+        patrol.gpus(NVML_S)  # else asked for while one looks, and known at the second look
     judged = patrol.look()
     for _ in range(scans - 1):
         time.sleep(every_s)
         judged = patrol.look()
-    return judged
+    assert patrol.last is not None, "it has looked"  # ruff: ignore[S101] - a programming error
+    return patrol.last, judged
 
 
 def _code(scan: Scan, judged: Sequence[Judged], released: Sequence[Released]) -> ExitCode:
@@ -124,8 +167,8 @@ def _code(scan: Scan, judged: Sequence[Judged], released: Sequence[Released]) ->
     return ExitCode.UNKNOWN if scan.unseen else ExitCode.OK
 
 
-def _epilog_code(judged: Sequence[Judged], released: Sequence[Released]) -> ExitCode:
-    """Any other exit code drains the node (slurm.conf(5), Epilog): only for what is known to hold it, never for not knowing."""
+def _drain_code(judged: Sequence[Judged], released: Sequence[Released]) -> ExitCode:
+    """Any other exit code drains the node (slurm.conf(5), Prolog and Epilog): only for what is known to hold it, never for not knowing."""
     done = {one.process for one in released if one.done}
     holding = [one for one in judged if one.process is not None and one.process.id not in done and _holds(one)]
     return ExitCode.CRITICAL if any(one.verdict in {Verdict.ORPHAN, Verdict.STUCK} or 16 in one.rows for one in holding) else ExitCode.OK
@@ -133,125 +176,3 @@ def _epilog_code(judged: Sequence[Judged], released: Sequence[Released]) -> Exit
 
 def _holds(one: Judged) -> bool:
     return one.process is None or (bool(one.process.devices) and not isinstance(one.process.devices, Missing))
-
-
-def _show(scan: Scan, judged: Sequence[Judged], *, names: bool) -> None:
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
-    nvml = scan.gpus.reason if isinstance(scan.gpus, Missing) else f"{len(scan.gpus)} GPUs"
-    console.print(shown(f"{scan.node} · {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(scan.at_unix_s))} · NVML: {nvml}"))
-    if not scan.initial_namespace:
-        console.print(shown("This is a container: process numbers here cannot be trusted, and nothing is ever done here.", style="yellow"))
-    if scan.unseen:
-        console.print(shown(f"{scan.unseen} processes of other users could not be looked into: run as root to see all.", style="yellow"))
-    for gpu in () if isinstance(scan.gpus, Missing) else scan.gpus:
-        console.print(shown(_say_gpu(gpu)))
-    if judged:
-        console.print(_table(scan, judged, names=names))
-        for advice in dict.fromkeys(one.advice for one in judged if one.advice):
-            pids = ", ".join(str(one.process.id.pid) if one.process else f"GPU {one.gpu}" for one in judged if one.advice == advice)
-            console.print(shown(f"{pids}: {advice}", style="dim"))
-    else:
-        console.print(shown("nobody holds a device"))
-
-
-def _say_gpu(gpu: GpuSeen) -> str:
-    used = "?" if isinstance(gpu.used_bytes, Missing) else f"{gpu.used_bytes / (1 << 20):.0f}"
-    total = "?" if isinstance(gpu.total_bytes, Missing) else f"{gpu.total_bytes / (1 << 20):.0f}"
-    busy = "?" if isinstance(gpu.busy_percent, Missing) else str(gpu.busy_percent)
-    return f"GPU {gpu.index}  {gpu.name}  {used} / {total} MiB  {busy} %"
-
-
-def _table(scan: Scan, judged: Sequence[Judged], *, names: bool) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in ("GPU", "memory", "pid", "holder", "owner", "job", "verdict", "why"):
-        right = column in {"memory", "pid"}
-        table.add_column(column, justify="right" if right else "left", no_wrap=column != "why", ratio=1 if column == "why" else None)
-    order = list(Verdict)
-    for one in sorted(judged, key=lambda one: (order.index(one.verdict), one.process.id.pid if one.process else 0)):
-        process = one.process
-        cells = (
-            _gpus_of(one, scan),
-            _memory_of(one, scan),
-            "" if process is None else str(process.id.pid),
-            "-" if process is None else process.name,
-            "" if process is None else _user(process.uid, names=names),
-            one.job,
-        )
-        table.add_row(*map(shown, cells), shown(one.verdict.value, style=_STYLES.get(one.verdict, "")), shown(one.why))
-    return table
-
-
-def _gpus_of(one: Judged, scan: Scan) -> str:
-    if one.process is None:
-        return "" if one.gpu is None else str(one.gpu)
-    if isinstance(one.process.devices, Missing):
-        return "?"
-    known = {gpu.device: str(gpu.index) for gpu in (() if isinstance(scan.gpus, Missing) else scan.gpus)}
-    own = [path for path in one.process.devices if re.search(r"\d$", path)] or list(one.process.devices)
-    return ",".join(dict.fromkeys(known.get(path) or re.sub(r"^.*nvidia(\d+)$|^.*/", r"\1", path) for path in own))
-
-
-def _memory_of(one: Judged, scan: Scan) -> str:
-    """What NVML names for it; for a holder that NVML does not name, at most what the named ones leave over."""
-    if one.used_bytes is not None:
-        return f"{one.used_bytes / (1 << 20):.0f} MiB"
-    if one.process is None or isinstance(one.process.devices, Missing) or one.verdict is Verdict.SERVICE:
-        return ""
-    rest = [
-        rest for gpu in (() if isinstance(scan.gpus, Missing) else scan.gpus) if (rest := _unnamed_bytes(gpu, one.process.devices, scan))
-    ]
-    return f"<= {sum(rest) / (1 << 20):.0f} MiB" if rest else ""
-
-
-def _unnamed_bytes(gpu: GpuSeen, held: Sequence[str], scan: Scan) -> int:
-    """Memory of this GPU that no process is named for, where it is held and the list can be believed."""
-    named = trusted(gpu, scan)
-    if gpu.device not in held or isinstance(named, Missing) or isinstance(gpu.used_bytes, Missing):
-        return 0
-    return max(0, gpu.used_bytes - sum(process.used_bytes or 0 for process in named if process.pid in scan.living))
-
-
-def _user(uid: int, *, names: bool) -> str:
-    """A name may have to be asked for over the network: an Epilog does not."""
-    try:
-        return pwd.getpwuid(uid).pw_name if names else str(uid)
-    except KeyError:
-        return str(uid)
-
-
-def _say_plan(what: ReapPlan, released: Sequence[Released], *, asked: bool, yes: bool) -> None:
-    if what.alert:
-        say(what.alert)
-    for one in released:
-        signals = f" ({', '.join(one.signals)})" if one.signals else ""
-        say(f"{'released' if one.done else 'NOT released'} {one.process.pid}{signals} in {one.seconds:.1f} s: {one.why}")
-        if one.evidence:
-            say(f"  evidence: {one.evidence}")
-    if what.orphans and not yes:
-        pids = ", ".join(str(one.process.pid) for one in what.orphans)
-        how = "add --yes" if asked else "add --reap --yes"
-        say(f"dry run: {len(what.orphans)} proven, {how} to end exactly these: {pids}")
-
-
-def _document(scan: Scan, judged: Sequence[Judged], what: ReapPlan, released: Sequence[Released]) -> dict[str, Any]:
-    return {
-        "node": scan.node,
-        "at_unix_s": scan.at_unix_s,
-        "pids_can_be_trusted": scan.initial_namespace,
-        "unseen_processes": scan.unseen,
-        "scan_seconds": scan.seconds,
-        "gpus": scan.gpus,
-        "findings": [_finding(one) for one in judged],
-        "plan": what,
-        "released": released,
-    }
-
-
-def _finding(one: Judged) -> dict[str, Any]:
-    process = one.process
-    who = (
-        {} if process is None else {"pid": process.id.pid, "start_ticks": process.id.start_ticks, "name": process.name, "uid": process.uid}
-    )
-    held = {} if process is None else {"devices": process.devices, "state": process.state}
-    said = {"verdict": one.verdict, "rows": one.rows, "why": one.why, "advice": one.advice}
-    return {**said, "proven": one.proof is not None, "job": one.job, "gpu": one.gpu, "used_bytes": one.used_bytes, **who, **held}

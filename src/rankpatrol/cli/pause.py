@@ -5,27 +5,27 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
 from rankpatrol.cli.job_state import JobState
 from rankpatrol.cli.jobs import STALE_S, find_job, read_state, run_dir_named, run_dir_of
-from rankpatrol.cli.words import say
+from rankpatrol.cli.paths import GivenPath
+from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.durations import say_duration
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.journal import read_events
 from rankpatrol.launch.pauses import Pause, job_switch, lift_pause, machine_switch, read_pause, set_pause, who_asks
 from rankpatrol.launch.rundir import Answer, RunDir
 
-_job_dir = click.argument("job_dir", type=click.Path(path_type=Path), required=False)
+_job_dir = click.argument("job_dir", type=GivenPath(), required=False, metavar="[JOBDIR]")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 # A fresh look, a seal, the end of the attempt: half a minute on a slow machine, and the last of it a rank's own clean-up.
 _DONE_WITHIN_S = 90.0
 _POLL_S = 0.2
 
 
-@click.command()
+@click.command(short_help="Stop every action: nobody acts, watching goes on.")
 @_job_dir
-@click.option("--why", default="", help="For those who find the switch later.")
+@click.option("--why", default="", metavar="TEXT", help="The reason, for those who find the switch later.  [default: none]")
 @_json
 def pause(job_dir: Path | None, why: str, *, as_json: bool) -> None:
     """Stop every action of the job in JOBDIR (or by its id); without it, of all jobs of this user on this machine, also of those to come.
@@ -36,7 +36,7 @@ def pause(job_dir: Path | None, why: str, *, as_json: bool) -> None:
     asked = Pause(since_unix_s=time.time(), by=who_asks(), why=why, scope=scope)
     standing = set_pause(switch, asked)
     if as_json:
-        click.echo(msgspec.json.encode({"paused": standing, "switch": str(switch), "new": standing == asked}))
+        say_json({"paused": standing, "switch": str(switch), "new": standing == asked})
         return
     whom = f"the job in {job_dir}" if job_dir else "all jobs of this user on this machine"
     if standing != asked:
@@ -45,7 +45,7 @@ def pause(job_dir: Path | None, why: str, *, as_json: bool) -> None:
         say(f"{whom}: nobody acts until: rankpatrol unpause{f' {job_dir}' if job_dir else ''}")
 
 
-@click.command()
+@click.command(short_help="Let jobs be acted upon again.")
 @_job_dir
 @_json
 def unpause(job_dir: Path | None, *, as_json: bool) -> None:
@@ -57,7 +57,7 @@ def unpause(job_dir: Path | None, *, as_json: bool) -> None:
     lifted = lift_pause(switch, scope)
     other = read_pause(machine_switch(), "machine") if job_dir else None
     if as_json:
-        click.echo(msgspec.json.encode({"lifted": lifted, "still_paused": other}))
+        say_json({"lifted": lifted, "still_paused": other})
         return
     whom = f"the job in {job_dir}" if job_dir else "all jobs of this user on this machine"
     say(f"{whom}: {'was not paused' if lifted is None else 'acted upon again'}")
@@ -65,8 +65,8 @@ def unpause(job_dir: Path | None, *, as_json: bool) -> None:
         say(f"all jobs of this user are still paused, by {other.by}: rankpatrol unpause")
 
 
-@click.command()
-@click.argument("job_dir", type=click.Path(path_type=Path))
+@click.command(short_help="Answer yes to what a job asks (--policy ask).")
+@click.argument("job_dir", type=GivenPath(), metavar="JOBDIR")
 @click.argument("incident", type=click.IntRange(min=1))
 @click.option("--yes", is_flag=True, help="Do it. Without it, only what would be done is said.")
 @_json
@@ -161,6 +161,6 @@ def _outcome(event: dict[str, Any]) -> tuple[ExitCode, str] | None:
 
 def _say(as_json: bool, document: dict[str, Any], line: str) -> None:
     if as_json:
-        click.echo(msgspec.json.encode(document))
+        say_json(document)
     else:
         say(line)

@@ -4,12 +4,15 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
 from rich.console import Console
-from rich.text import Text
 
+from rankpatrol.cli.paths import GivenPath
+from rankpatrol.cli.screen import shown
+from rankpatrol.cli.words import say_json
 from rankpatrol.core.durations import parse_duration_s, say_duration
 from rankpatrol.core.errors import BadInput, ExitCode, NoPermission, UsageProblem
 from rankpatrol.judge.tape import read_tape
@@ -23,10 +26,12 @@ _GZIP = b"\x1f\x8b"
 _MOST_BYTES = 256 << 20
 
 
-@click.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--patience", help="How long nothing may work before it is a hang, such as 90s.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting of the judge; may be given several times.")
+@click.command(short_help="Judge a recorded job again, under other settings.")
+@click.argument("file", type=GivenPath(), metavar="FILE")
+@click.option("--patience", metavar="DURATION", help="How long nothing may work before it is a hang, such as 90s.  [default: as recorded]")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting of the judge; may be repeated.  [default: as recorded]"
+)
 @click.option("--policy", type=click.Choice(["observe", "recover"]), help="Never act, or end and resume.  [default: as recorded]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def replay(file: Path, patience: str | None, settings: tuple[str, ...], policy: str | None, as_json: bool) -> int:
@@ -44,7 +49,7 @@ def replay(file: Path, patience: str | None, settings: tuple[str, ...], policy: 
     acts = None if policy is None else policy == "recover"
     now = play(items, changed(recorded.recorded_policy, wanted), acts=acts)
     if as_json:
-        click.echo(_document(recorded, now))
+        say_json(_document(recorded, now))
     else:
         _print(recorded, now)
     return _code(now)
@@ -84,42 +89,40 @@ def _changes(now: Replayed) -> dict[str, tuple[float, float]]:
     return {name: (was[name], is_now[name]) for name in was if was[name] != is_now[name]}
 
 
-def _document(recorded: Replayed, now: Replayed) -> bytes:
-    return msgspec.json.encode(
-        {
-            "job": now.job,
-            "ranks": now.world_size,
-            "seconds": now.seconds,
-            "settings": now.policy,
-            "changed": {name: {"recorded": was, "now": is_now} for name, (was, is_now) in _changes(now).items()},
-            "acts": now.acts,
-            "timeline": now.entries,
-            "recorded_timeline": recorded.entries,
-            "compared": differences(recorded, now),
-            "endings": now.endings,
-            "ended_healthy": [ending.attempt for ending in harmful(now.endings)],
-            "looks_missed": now.looks_missed,
-            "as_recorded": recorded.as_said,
-            "remarks": (*now.remarks, *conclusions(now)),
-        }
-    )
+def _document(recorded: Replayed, now: Replayed) -> dict[str, Any]:
+    return {
+        "job": now.job,
+        "ranks": now.world_size,
+        "seconds": now.seconds,
+        "settings": now.policy,
+        "changed": {name: {"recorded": was, "now": is_now} for name, (was, is_now) in _changes(now).items()},
+        "acts": now.acts,
+        "timeline": now.entries,
+        "recorded_timeline": recorded.entries,
+        "compared": differences(recorded, now),
+        "endings": now.endings,
+        "ended_healthy": [ending.attempt for ending in harmful(now.endings)],
+        "looks_missed": now.looks_missed,
+        "as_recorded": recorded.as_said,
+        "remarks": (*now.remarks, *conclusions(now)),
+    }
 
 
 def _print(recorded: Replayed, now: Replayed) -> None:
     console = Console(soft_wrap=True, highlight=False)
     changes = ", ".join(f"{name} {is_now:g} (recorded: {was:g})" for name, (was, is_now) in _changes(now).items())
     policy = "" if now.acts == now.recorded_acts else f", policy {'recover' if now.acts else 'observe'}"
-    console.print(Text(f"{now.job}: {now.world_size} ranks, {say_duration(now.seconds)} recorded", style="bold"))
-    console.print(Text(f"settings: {changes or 'as recorded'}{policy}"))
+    console.print(shown(f"{now.job}: {now.world_size} ranks, {say_duration(now.seconds)} recorded", style="bold"))
+    console.print(shown(f"settings: {changes or 'as recorded'}{policy}"))
     for entry in now.entries:
         what = " ".join(word for word in (f"[{entry.incident}]" if entry.incident else "", entry.what) if word)
         sentence = f": {entry.sentence}" if entry.sentence else ""
-        console.print(Text(f"  +{entry.at_s:<9.1f}{entry.kind.replace('_', ' '):<16} {what}{sentence}"))
+        console.print(shown(f"  +{entry.at_s:<9.1f}{entry.kind.replace('_', ' '):<16} {what}{sentence}"))
     if now.policy != now.recorded_policy or now.acts != now.recorded_acts:
-        console.print(Text("compared with the recorded settings:", style="bold"))
+        console.print(shown("compared with the recorded settings:", style="bold"))
         for each in differences(recorded, now):
-            console.print(Text(f"  attempt {each.attempt}, first {each.kind}: {say(each)}"))
+            console.print(shown(f"  attempt {each.attempt}, first {each.kind}: {say(each)}"))
     if not recorded.as_said:
-        console.print(Text("under its own settings this rankpatrol says otherwise than the one that recorded: it has changed since"))
+        console.print(shown("under its own settings this rankpatrol says otherwise than the one that recorded: it has changed since"))
     for line in (*now.remarks, *conclusions(now)):
-        console.print(Text(f"  {line}"))
+        console.print(shown(f"  {line}"))

@@ -10,24 +10,38 @@ from typing import Any
 import click
 
 from rankpatrol.agent.voice import release_terminal
-from rankpatrol.cli.settings import config_option, setting_options
-from rankpatrol.config.resolve import Sources, resolve, strangers, values
+from rankpatrol.cli.paths import GivenPath
+from rankpatrol.cli.settings import config_option, setting_options, settled
+from rankpatrol.cli.words import say
+from rankpatrol.config.budget import BUDGET_NAMES, budget
 from rankpatrol.core.errors import BadInput, NoPermission, UsageProblem
+from rankpatrol.evidence.redact import redact_command
 from rankpatrol.launch.nodes import Given, node_part, plain_name
+from rankpatrol.launch.outlived import retire
 from rankpatrol.launch.parent import check_command, launch_environment, make_job_dir, run_job
 from rankpatrol.launch.rundir import Cluster, JobSpec, RunDir
+from rankpatrol.launch.torchrun_words import past_the_shim
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--job-dir", type=click.Path(path_type=Path), help="Where events, logs and evidence go.  [default: JOBS-DIR/NAME-UTC]")
-@setting_options("policy", "patience", "checkpoints", "max-restarts", "probe", "bind", "jobs-dir", "metrics", "metrics-textfile")
+@click.command(short_help="Start a training under patrol.", context_settings={"allow_interspersed_args": False})
+@click.option("--job-dir", type=GivenPath(), metavar="JOBDIR", help="Where events, logs and evidence go.  [default: JOBS-DIR/NAME-UTC]")
+@setting_options(
+    *("policy", "patience", "checkpoints", "max-restarts", *BUDGET_NAMES, "probe", "bind", "jobs-dir", "metrics", "metrics-textfile")
+)
 @config_option
-@click.option("--run-id", help="One name for the run on all nodes of a job; the job directory is called after it.")
 @click.option(
-    "--exchange", metavar="URL", envvar="RANKPATROL_EXCHANGE", help="Where the nodes of a job meet: nats://[TOKEN@]HOST:PORT of the first."
+    "--run-id",
+    metavar="NAME",
+    help="One name for the run on all nodes of a job; the job directory is called after it.  [default: Slurm's step, or --rdzv-id]",
+)
+@click.option(
+    "--exchange",
+    metavar="URL",
+    envvar="RANKPATROL_EXCHANGE",
+    help="Where the nodes of a job meet: nats://[TOKEN@]HOST:PORT of the first.  [default: as the job directory says]",
 )
 @click.option("--record", is_flag=True, help="Keep what the judge saw, for `rankpatrol replay`: JOBDIR/recording.jsonl.")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD...")
 def run(
     job_dir: Path | None,
     config: Path | None,
@@ -50,23 +64,15 @@ def run(
     if not words:
         raise UsageProblem("there is no command to run", help="Write it last: rankpatrol run torchrun --nproc-per-node 4 train.py")
     check_command(words)
-    if unknown := strangers(os.environ):
-        said = ", ".join(f"{name} (did you mean {meant}?)" if meant else name for name, meant in unknown.items())
-        raise UsageProblem(f"no setting is called {said}", help="Put it right, or unset it: what was meant by it would not be done.")
-    settings = values(resolve(Sources.here(config), {name.replace("_", "-"): value for name, value in given.items()}))
+    settings = settled(config, given)
     checkpoints: Path | None = settings["checkpoints"]
-    if checkpoints is None and any("{checkpoint}" in word for word in words):
-        raise UsageProblem(
-            "the command asks for {checkpoint}, but no checkpoints are known", help="Add --checkpoints DIR before the command."
-        )
-    if checkpoints is not None:
-        _check_checkpoints(checkpoints)
+    _check_checkpoints(checkpoints, words)
     part = node_part(words, os.environ, Given(run_id=run_id, exchange=exchange))
     folder = make_job_dir(job_dir or settings["jobs_dir"] / _folder_name(words, run_id, part), part)
     spec = JobSpec(
         job=folder.name,
         job_dir=str(folder),
-        command=words,
+        command=redact_command(words),
         policy=settings["policy"],
         patience_s=settings["patience"],
         checkpoints=str(checkpoints.absolute()) if checkpoints else None,
@@ -77,15 +83,18 @@ def run(
         cluster=part,
         metrics=settings["metrics"],
         metrics_textfile=str(settings["metrics_textfile"].absolute()) if settings["metrics_textfile"] else None,
+        budget=budget(settings),
     )
     run_dir = RunDir.create()
-    click.echo(f"rankpatrol: job directory {folder}", err=True)
+    say(f"rankpatrol: job directory {folder}", err=True)
+    _say_who_is_not_seen(words)
     extra = launch_environment(run_dir, recover=spec.policy != "observe", max_restarts=settings["max_restarts"])
     try:
         return run_job(_without_placeholder(words), spec, extra, run_dir)
     finally:
-        run_dir.remove()
         _give_terminal_back()
+        if left := retire(run_dir):
+            say(_say_left(left), err=True)
 
 
 def _folder_name(command: tuple[str, ...], run_id: str | None, part: Cluster | None) -> str:
@@ -96,8 +105,14 @@ def _folder_name(command: tuple[str, ...], run_id: str | None, part: Cluster | N
     return f"{name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
 
 
-def _check_checkpoints(directory: Path) -> None:
+def _check_checkpoints(directory: Path | None, words: tuple[str, ...]) -> None:
     """A directory that is not there yet will be made by the training; one that cannot be read now is said before it matters."""
+    if directory is None:
+        if any("{checkpoint}" in word for word in words):
+            raise UsageProblem(
+                "the command asks for {checkpoint}, but no checkpoints are known", help="Add --checkpoints DIR before the command."
+            )
+        return
     if directory.exists() and not directory.is_dir():
         raise BadInput(f"{directory} is a file", help="--checkpoints names the directory in which the training saves.")
     if directory.exists() and not os.access(directory, os.R_OK | os.X_OK):
@@ -106,11 +121,30 @@ def _check_checkpoints(directory: Path) -> None:
         )
 
 
+def _say_who_is_not_seen(words: tuple[str, ...]) -> None:
+    """Ranks that torchrun starts past the shim train as ever; who started them so should know that nobody looks."""
+    past = past_the_shim(words, os.environ)
+    if past is None:
+        return
+    ways = {
+        "--run-path": "leave --run-path out",
+        "--no-python": f"torchrun … --no-python rankpatrol shim -- {past.program} …",
+    }
+    how = next(way for flag, way in ways.items() if flag[2:] in past.by.lower().replace("_", "-"))
+    say(f"rankpatrol: {past.by} has torchrun start the ranks without the shim: they are not watched. Instead: {how}", err=True)
+
+
 def _without_placeholder(command: tuple[str, ...]) -> tuple[str, ...]:
     """A plain `python train.py` has one attempt and no shim to fill in {checkpoint}; whatever starts torchrun passes it on to the shims."""
     if not Path(command[0]).name.startswith("python") or any(word.startswith("torch.distributed") for word in command):
         return command
     return tuple(word.replace("{checkpoint}", "") for word in command)
+
+
+def _say_left(pids: tuple[int, ...]) -> str:
+    named = ", ".join(map(str, pids[:8])) + (" …" if len(pids) > 8 else "")
+    count = "one process" if len(pids) == 1 else f"{len(pids)} processes"
+    return f"rankpatrol: the job is over, and {count} of its ranks not: {named}. What they hold is told by: rankpatrol orphans"
 
 
 def _job_name(command: tuple[str, ...]) -> str:

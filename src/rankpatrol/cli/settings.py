@@ -1,6 +1,5 @@
 """Settings as options of a command, and `rankpatrol config show`."""
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -8,14 +7,18 @@ from typing import Any, TypeVar
 
 import click
 
-from rankpatrol.cli.words import say
-from rankpatrol.config.resolve import Origin, Sources, resolve, strangers
+from rankpatrol.cli.paths import GivenPath
+from rankpatrol.cli.words import say, say_json
+from rankpatrol.config.resolve import Origin, Sources, resolve, strangers, values
 from rankpatrol.config.settings import SETTINGS, Setting
 from rankpatrol.core.errors import UsageProblem
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 config_option = click.option(
-    "--config", type=click.Path(path_type=Path), help="A TOML file of settings, above the user's and the system's own."
+    "--config",
+    type=GivenPath(dir_okay=True),
+    metavar="FILE",
+    help="A TOML file of settings, above the user's and the system's.  [default: these alone]",
 )
 
 
@@ -26,7 +29,7 @@ class _Word(click.ParamType):  # type: ignore[type-arg]  # generic in its newest
         self.name, self._setting = setting.how.words, setting
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        return f"[{self.name}]"
+        return self._setting.how.metavar
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -46,6 +49,14 @@ def setting_options(*names: str) -> Callable[[Decorated], Decorated]:
     return decorate
 
 
+def settled(config: Path | None, given: dict[str, Any]) -> dict[str, Any]:
+    """The values that hold here, by their names in Python; `given` is the command line's. Raises UsageProblem, BadInput, NoPermission."""
+    if unknown := strangers(os.environ):
+        said = ", ".join(f"{name} (did you mean {meant}?)" for name, meant in unknown.items())
+        raise UsageProblem(f"no setting is called {said}", help="Put it right, or unset it: what was meant by it would not be done.")
+    return values(resolve(Sources.here(config), {name.replace("_", "-"): value for name, value in given.items()}))
+
+
 def _option(setting: Setting) -> Callable[[Decorated], Decorated]:
     default = setting.shown(setting.default).strip('"').removeprefix("not set: ")
     text = f"{setting.help}  [default: {default}]"
@@ -59,7 +70,7 @@ def config() -> None:
     """Look at the settings."""
 
 
-@config.command("show")
+@config.command("show", short_help="Print the settings that hold here.")
 @click.option("--origin", is_flag=True, help="Say where each value comes from, and what it overrules.")
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
@@ -68,7 +79,7 @@ def show(config: Path | None, *, origin: bool, as_json: bool) -> None:
     sources = Sources.here(config)
     resolved = resolve(sources, {})
     if as_json:
-        click.echo(json.dumps(_document(resolved, sources), indent=2))
+        say_json(_document(resolved, sources), indent=2)
         return
     for setting in SETTINGS:
         held = resolved[setting.name]

@@ -7,6 +7,8 @@ from typing import NoReturn
 
 import click
 
+from rankpatrol.cli.paths import GivenPath
+from rankpatrol.cli.words import say
 from rankpatrol.core.errors import UsageProblem
 from rankpatrol.launch.parent import SHIM, check_command
 
@@ -14,13 +16,14 @@ from rankpatrol.launch.parent import SHIM, check_command
 _LAUNCHERS = frozenset({"torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed"})
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+@click.command(short_help="Run one rank under patrol, for other launchers.", context_settings={"allow_interspersed_args": False})
 @click.option(
     "--run-dir",
-    type=click.Path(path_type=Path),
+    type=GivenPath(),
+    metavar="FOLDER",
     help="The job's run directory (job.json of its job directory names it).  [default: RANKPATROL_RUN_DIR, which `rankpatrol run` sets]",
 )
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD...")
 def shim(run_dir: Path | None, command: tuple[str, ...]) -> NoReturn:
     """Run CMD as one rank under patrol: its log, its marks, its end held until the others' evidence is taken.
 
@@ -35,6 +38,7 @@ def shim(run_dir: Path | None, command: tuple[str, ...]) -> NoReturn:
         raise UsageProblem("there is no command to run", help="Write it last: rankpatrol shim -- python train.py")
     check_command(words)
     if run_dir is not None:
+        _say_what_is_missing(run_dir)
         os.environ["RANKPATROL_RUN_DIR"] = str(run_dir.absolute())
     if any(Path(word).name in _LAUNCHERS for word in words[:3]):
         os.execvp(words[0], words)  # ruff: ignore[S606] - no shell is wanted
@@ -42,3 +46,9 @@ def shim(run_dir: Path | None, command: tuple[str, ...]) -> NoReturn:
     launcher = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else 0
     # A fresh Python without click and all else: it stays as long as the rank.
     os.execv(sys.executable, [sys.executable, "-I", "-S", str(SHIM), str(launcher), *words])  # ruff: ignore[S606] - no shell is wanted
+
+
+def _say_what_is_missing(run_dir: Path) -> None:
+    """CMD runs all the same: the patrol holds nobody up. But whoever named a folder that is none wants to know."""
+    if not (run_dir / "job.json").is_file():
+        say(f"rankpatrol: {run_dir} is no run directory of a job on this machine (no job.json in it): CMD runs without patrol", err=True)

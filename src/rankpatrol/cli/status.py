@@ -12,12 +12,14 @@ from rich.table import Table
 
 from rankpatrol.cli.job_state import GroupRow, JobState, NodeRow, OpenIncident, RankRow, Said, Told, told
 from rankpatrol.cli.jobs import STALE_S, find_job, read_state
+from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.screen import shown
-from rankpatrol.cli.words import say
+from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.durations import say_duration
 from rankpatrol.core.errors import BadInput, ExitCode, PatrolError
 from rankpatrol.core.records import Missing, Record
 from rankpatrol.journal import read_events
+from rankpatrol.launch.pauses import Pause, machine_pause, say_since
 from rankpatrol.system.files import read_plain
 
 _MOST_BYTES = 64 << 20
@@ -29,35 +31,42 @@ _LATE_S, _CLOCK_S = 5.0, 1.0
 _GOES_ON = frozenset({"slow", "benign_wait", "healthy"})
 
 
-@click.command()
-@click.argument("job_dir", type=click.Path(path_type=Path), required=False)
+@click.command(short_help="Say what a job is doing now, rank by rank.")
+@click.argument("job_dir", type=GivenPath(), required=False, metavar="[JOBDIR]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def status(job_dir: Path | None, as_json: bool) -> int:
     """Say what a job is doing now, rank by rank (the newest job here, unless JOBDIR is given)."""
-    folder = find_job(job_dir)
+    try:
+        folder = find_job(job_dir)
+    except BadInput:
+        _print_machine_pause(None, err=True)
+        raise
     state, whole = read_state(folder)
     age_s = max(0.0, time.time() - state.at_unix_s)
     if as_json:
-        click.echo(msgspec.json.encode({**whole, "age_s": round(age_s, 1)}))
+        say_json({**whole, "age_s": round(age_s, 1), "machine_paused": machine_pause()})
     else:
         _print_status(folder, state, age_s)
+        _print_machine_pause(state.paused)
     return _health(state, age_s)
 
 
-@click.command()
-@click.argument("job_dir", type=click.Path(path_type=Path), required=False)
+@click.command(short_help="Say what the last incident was, for and against.")
+@click.argument("job_dir", type=GivenPath(), required=False, metavar="[JOBDIR]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def why(job_dir: Path | None, as_json: bool) -> int:
     """Say what the last incident was, with all that speaks for and against."""
     folder = find_job(job_dir)
     story, left_out = _last_story(folder)
     last = next((event for event, _ in reversed(story) if event.kind in _FOUND), None)
-    bundle = next((event.path for event, _ in reversed(story) if event.kind == "bundle_sealed" and event.path is not None), None)
+    if last is None:
+        _check_events(folder)
+    bundle = _bundle_of(folder, story)
     said = _of_bundle(bundle) or _of_state(folder)
     if as_json:
         events = [event for _, event in story]
         found = next((event for event in reversed(events) if event["kind"] in _FOUND), None)
-        click.echo(msgspec.json.encode({"last": found, "diagnosis": said.whole, "bundle": bundle, "story": events, "left_out": left_out}))
+        say_json({"last": found, "diagnosis": said.whole, "bundle": bundle, "story": events, "left_out": left_out})
     elif last is None:
         say(f"Nothing was suspected in {folder}.")
     else:
@@ -84,6 +93,29 @@ def _last_story(folder: Path) -> tuple[list[tuple[Told, dict[str, Any]]], int]:
                 counts.append(1)
     last = next((event for event, _ in reversed(events) if event.kind in _FOUND), None)
     return [pair for pair in events if last is not None and pair[0].incident == last.incident], sum(counts)
+
+
+def _check_events(folder: Path) -> None:
+    """Raises BadInput where there is a file of events and no event in it: that nothing was suspected cannot be said then."""
+    path = folder / "events.jsonl"
+    if next(read_events(folder), None) is None and path.exists() and path.stat().st_size > 0:
+        raise BadInput(f"{path} holds no event", help="Was it edited, or is it another program's? `rankpatrol status` reads state.json.")
+
+
+def _bundle_of(folder: Path, story: list[tuple[Told, dict[str, Any]]]) -> str | None:
+    """Where the bundle lies: in this folder, which may have been moved or copied since, else where it was sealed."""
+    sealed = next((event.path for event, _ in reversed(story) if event.kind == "bundle_sealed" and event.path is not None), None)
+    if sealed is None:
+        return None
+    here = folder / "incidents" / Path(sealed).name
+    return str(here) if _lies_at(here) else sealed
+
+
+def _lies_at(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _health(state: JobState, age_s: float) -> ExitCode:
@@ -117,6 +149,8 @@ def _print_status(folder: Path, state: JobState, age_s: float) -> None:
         console.print(_table(state.ranks))
     for words in say_nodes(state.nodes):
         console.print(shown(words))
+    for row in state.bindings:
+        console.print(shown(f"{'rank' if row.ranks.isdigit() else 'ranks'} {row.ranks}: {row.words}"))
     for words in say_groups(state.groups, state.patience_s):
         console.print(shown(words))
     console.print(shown(f"events: {folder / 'events.jsonl'}", "dim"))
@@ -142,13 +176,21 @@ def _print_standing(console: Console, folder: Path, state: JobState) -> None:
     """What waits for a person: a pause, a question."""
     pause = state.paused
     if pause is not None and not state.ended:
-        since = _local_time("%Y-%m-%d %H:%M:%S", pause.since_unix_s)
-        why = f" ({pause.why})" if pause.why else ""
         command = "rankpatrol unpause" + (f" {shlex.quote(str(folder))}" if pause.scope == "job" else "")
-        console.print(shown(f"actions are paused since {since} by {pause.by}{why}; watching goes on. To end it: {command}", "yellow"))
+        console.print(shown(f"actions are paused {say_since(pause)}; watching goes on. To end it: {command}", "yellow"))
+    if state.run_dir_full is not None and not state.ended:
+        full = f"no room in {state.run_dir_full}, through which agent and ranks speak: make some there, or a hang may not be recovered"
+        console.print(shown(full, "yellow"))
     if state.answer_with is not None and not state.ended:
         console.print(shown(f"it waits for an answer; why: rankpatrol why {shlex.quote(str(folder))}", "bold"))
         console.print(shown(f"                     to act: {state.answer_with}", "bold"))
+
+
+def _print_machine_pause(told: Pause | None, *, err: bool = False) -> None:
+    """The pause of all jobs, where the job's own agent has not told of it: this job has ended, or its agent has not seen it yet."""
+    pause = machine_pause()
+    if pause is not None and (told is None or told.scope != "machine"):
+        say(f"all jobs of this user on this machine are paused {say_since(pause)}. To end it: rankpatrol unpause", err=err)
 
 
 def _local_time(form: str, unix_s: float) -> str:
@@ -227,7 +269,9 @@ def _print_why(last: Told, said: Said, story: list[Told], bundle: str | None) ->
     for event in story:
         console.print(shown(f"  {_local_time('%H:%M:%S', event.at_unix_s)} {_say_event(event)}", "dim"))
     if bundle is not None:
-        console.print(shown(f"  evidence: {bundle} (open report.html in it, or: rankpatrol bundle show {bundle})"))
+        where = f"{bundle} (open report.html in it, or: rankpatrol bundle show {bundle})"
+        gone = f"{bundle} is not there any more: moved or removed, or on another machine"
+        console.print(shown(f"  evidence: {where if _lies_at(Path(bundle)) else gone}"))
 
 
 def _say_event(event: Told) -> str:

@@ -1,56 +1,73 @@
 """`rankpatrol watch`: patrol a job that already runs. Nothing of it is touched, and nobody is ended."""
 
 import re
+import shlex
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 from rich.console import Console
 from rich.table import Table
 
 from rankpatrol.agent.once import Glimpse, glimpse
 from rankpatrol.agent.watching import Wanted, Watching, look_around
 from rankpatrol.cli.elsewhere import go_to_job
+from rankpatrol.cli.paths import GivenPath
+from rankpatrol.cli.pods import pids_of_job
 from rankpatrol.cli.screen import shown
-from rankpatrol.cli.settings import setting_options
-from rankpatrol.cli.words import say
-from rankpatrol.config.resolve import Sources, resolve, values
-from rankpatrol.config.settings import PATIENCE
+from rankpatrol.cli.settings import config_option, setting_options, settled
+from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.discover.records import FoundJob, Survey
 from rankpatrol.launch.parent import make_job_dir
 from rankpatrol.launch.rundir import JobSpec
+from rankpatrol.schedulers.kubernetes_words import is_kubernetes_id
 from rankpatrol.system.clock import SystemClock
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+# Looks at so many jobs at once: each takes seconds, for the most part of waiting, and some CPU for the stacks.
+_SIDE_BY_SIDE = 8
 _CODES = {"healthy": ExitCode.OK, "benign_wait": ExitCode.OK, "undetermined": ExitCode.UNKNOWN}
 
 
-@click.command()
-@click.option("--pid", type=click.IntRange(2), help="A job by its launcher's pid, or by any process of it.")
-@click.option("--job", help="A job by its id: SLURM_JOB_ID, or torchrun's --rdzv-id.")
+@click.command(short_help="Patrol jobs that already run; nothing is touched.")
+@click.option(
+    "--pid",
+    type=click.IntRange(2),
+    metavar="PID",
+    help="A job by its launcher's process number, or by any process of it.  [default: --job or --all]",
+)
+@click.option(
+    "--job",
+    metavar="JOB",
+    help="A job by its id: SLURM_JOB_ID, torchrun's --rdzv-id, or k8s:NAMESPACE/KIND/NAME.  [default: --pid or --all]",
+)
 @click.option("--all", "everything", is_flag=True, help="All jobs of this node that may be read.")
 @click.option("--once", is_flag=True, help="Look for some seconds, say what is seen, and leave.")
 @click.option("--json", "as_json", is_flag=True, help="With --once: print one JSON document.")
 @click.option(
-    "--policy", type=click.Choice(["observe"]), default="observe", show_default=True, help="What was not started here is not ended."
+    "--policy",
+    type=click.Choice(["observe"]),
+    default="observe",
+    show_default=True,
+    expose_value=False,
+    help="What was not started here is not ended.",
 )
-@click.option("--patience", default="180s", show_default=True, help="How long nothing may work before it is a hang.")
+@setting_options("patience", "jobs-dir", "metrics", "metrics-textfile")
+@config_option
 @click.option("--record", is_flag=True, help="Keep what the judge saw, for `rankpatrol replay`: recording.jsonl in the job directory.")
-@click.option("--job-dir", type=click.Path(path_type=Path), help="Where events and evidence go.  [default: rankpatrol-runs/watch-NAME-UTC]")
-@setting_options("metrics", "metrics-textfile")
+@click.option("--job-dir", type=GivenPath(), metavar="JOBDIR", help="Where events and evidence go.  [default: JOBS-DIR/watch-NAME-UTC-PID]")
 def watch(
     pid: int | None,
     job: str | None,
     everything: bool,
     once: bool,
     as_json: bool,
-    policy: str,
-    patience: str,
+    config: Path | None,
     record: bool,
     job_dir: Path | None,
     **given: Any,
@@ -67,39 +84,38 @@ def watch(
         raise UsageProblem("--json goes with --once", help="A watch that goes on writes events.jsonl in its job directory.")
     if record and once:
         raise UsageProblem("--record goes with a watch that goes on", help="Leave --once out: some seconds are no recording.")
-    patience_s = PATIENCE.from_text(patience)
-    wanted = Wanted(pid=pid, job=job)
+    settings = settled(config, given)
+    in_pods = job is not None and is_kubernetes_id(job)
+    wanted = Wanted(pids=pids_of_job(job or "")) if in_pods else Wanted(pid=pid, job=job)
     jobs, found = look_around(wanted)
-    if job is not None and not jobs:
-        flags = [flag for flag, wanted in (("--once", once), ("--json", as_json)) if wanted]
-        more = [word for name, value in given.items() if value is not None for word in (f"--{name.replace('_', '-')}", str(value))]
-        go_to_job(job, lambda local_id: _words(local_id, patience, job_dir, [*flags, *more]))
-    _check(jobs, found, wanted)
+    if job is not None and not jobs and not in_pods:
+        go_to_job(job, lambda local_id: _words(local_id, settings, job_dir, once=once, as_json=as_json))
+    _check(jobs, found, f"pid {pid}" if pid is not None else f"job {job}" if job is not None else "this node")
     if once:
         return _once(jobs, found, as_json=as_json)
-    settings = values(resolve(Sources.here(), {name.replace("_", "-"): value for name, value in given.items()}))
-    textfile = str(settings["metrics_textfile"].absolute()) if settings["metrics_textfile"] else None
 
     def spec_of(each: FoundJob) -> JobSpec:
-        spec = _spec(each, policy, patience_s, job_dir if not everything else None)
-        return msgspec.structs.replace(spec, record=record, metrics=settings["metrics"], metrics_textfile=textfile)
+        return _spec(each, job_dir if not everything else None, settings, record=record)
 
     return _follow(wanted, jobs, spec_of)
 
 
-def _words(job: str, patience: str, job_dir: Path | None, options: Sequence[str]) -> list[str]:
-    """The same command, for the nodes of the job."""
+def _words(job: str, settings: dict[str, Any], job_dir: Path | None, *, once: bool, as_json: bool) -> list[str]:
+    """The same command, for the nodes of the job, with the settings of here."""
+    here = ["--patience", f"{settings['patience']:.3f}s", "--jobs-dir", str(settings["jobs_dir"].absolute())]
     place = [] if job_dir is None else ["--job-dir", str(job_dir.absolute())]
-    return ["watch", "--job", job, "--patience", patience, *place, *options]
+    place += [] if settings["metrics"] is None else ["--metrics", settings["metrics"]]
+    place += [] if settings["metrics_textfile"] is None else ["--metrics-textfile", str(settings["metrics_textfile"].absolute())]
+    flags = [flag for flag, wanted in (("--once", once), ("--json", as_json)) if wanted]
+    return ["watch", "--job", job, *here, *place, *flags]
 
 
-def _check(jobs: tuple[FoundJob, ...], found: Survey, wanted: Wanted) -> None:
+def _check(jobs: tuple[FoundJob, ...], found: Survey, what: str) -> None:
     for each in found.unnumbered:
         say(f"rankpatrol: process {each.process.pid} ({each.name}) trains, but its rank cannot be known: {each.why}", err=True)
     if jobs:
         return
     known = ", ".join(f"{job.name} (launcher {job.launcher.pid if job.launcher else 'none'}, {len(job.ranks)} ranks)" for job in found.jobs)
-    what = f"pid {wanted.pid}" if wanted.pid is not None else f"job {wanted.job}" if wanted.job is not None else "this node"
     raise BadInput(
         f"no distributed training is seen of {what}", help=f"Seen here: {known or 'none'}. Others' processes need their user, or root."
     )
@@ -107,9 +123,10 @@ def _check(jobs: tuple[FoundJob, ...], found: Survey, wanted: Wanted) -> None:
 
 def _once(jobs: tuple[FoundJob, ...], found: Survey, *, as_json: bool) -> int:
     clock = SystemClock()
-    seen = [glimpse(job, clock) for job in jobs]
+    with ThreadPoolExecutor(min(_SIDE_BY_SIDE, max(1, len(jobs)))) as pool:
+        seen = list(pool.map(lambda job: glimpse(job, clock), jobs))
     if as_json:
-        click.echo(msgspec.json.encode({"jobs": seen, "unnumbered": found.unnumbered}))
+        say_json({"jobs": seen, "unnumbered": found.unnumbered})
     else:
         for each in seen:
             _print(each)
@@ -132,22 +149,25 @@ def _print(seen: Glimpse) -> None:
     console.print(table)
 
 
-def _spec(job: FoundJob, policy: str, patience_s: float, job_dir: Path | None) -> JobSpec:
+def _spec(job: FoundJob, job_dir: Path | None, settings: dict[str, Any], *, record: bool) -> JobSpec:
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", job.name)[:60] or "job"
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     pid = job.launcher.pid if job.launcher else job.ranks[0].process.pid
-    folder = make_job_dir(job_dir or Path("rankpatrol-runs") / f"watch-{name}-{stamp}-{pid}")
+    folder = make_job_dir(job_dir or settings["jobs_dir"] / f"watch-{name}-{stamp}-{pid}")
     say(f"rankpatrol: watching {job.name}, {len(job.ranks)} of {job.world_size} ranks here; job directory {folder}", err=True)
     return JobSpec(
         job=folder.name,
         job_dir=str(folder),
         command=(),
-        policy=policy,
-        patience_s=patience_s,
+        policy="observe",
+        patience_s=settings["patience"],
         checkpoints=None,
         started_unix_s=time.time(),
         probe=False,
         attached=True,
+        record=record,
+        metrics=settings["metrics"],
+        metrics_textfile=str(settings["metrics_textfile"].absolute()) if settings["metrics_textfile"] else None,
     )
 
 
@@ -164,10 +184,18 @@ def _follow(wanted: Wanted, jobs: tuple[FoundJob, ...], spec_of: Callable[[Found
         if not watching.watches():
             raise BadInput("each of these jobs has a patrol already", help="It was started by `rankpatrol run`: rankpatrol status.")
         while watching.watches():
-            if signal.sigtimedwait(_ENDING, 1.0) is not None:
+            if (heard := signal.sigtimedwait(_ENDING, 1.0)) is not None:
+                _say_goodbye(signal.Signals(heard.si_signo), watching.job_dirs())
                 break
             watching.round()
     finally:
         watching.leave()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return ExitCode.OK
+
+
+def _say_goodbye(heard: signal.Signals, job_dirs: tuple[str, ...]) -> None:
+    """A watch may be ended at any time; what it wrote stays."""
+    say(f"rankpatrol: the watch ends ({heard.name}); what was watched goes on, without patrol", err=True)
+    for folder in job_dirs:
+        say(f"  what was seen: rankpatrol why {shlex.quote(folder)}", err=True)

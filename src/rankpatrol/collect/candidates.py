@@ -1,7 +1,7 @@
 """Every process of this node that may be a rank, read in an order in which nothing can block."""
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from rankpatrol.collect.procfs import ProcessDirectory, opened
 from rankpatrol.core.records import Missing, ProcessId
@@ -12,19 +12,22 @@ _MOST_ENVIRON_BYTES = 1 << 18
 _KERNEL_THREAD = 0x00200000  # PF_KTHREAD, linux/sched.h
 
 
-def candidates(variables: Collection[str], names: tuple[str, ...]) -> Iterator[Candidate]:
-    """All processes but kernel threads and zombies, each with those of its variables that are asked for.
+def candidates(variables: Collection[str], names: tuple[str, ...], among: Iterable[int] | None = None) -> Iterator[Candidate]:
+    """All processes (or those `among` these) but kernel threads and zombies, each with those of its variables that are asked for.
 
     More is read of those alone that have any of them, or whose name begins with one of `names`.
 
     Environment and command line lie in the process's own memory: they are not read of one in D state, where the reader could hang too.
     """
     wanted = {name.encode() for name in variables}
-    for name in os.listdir("/proc"):  # ruff: ignore[PTH208] - thousands of names
-        if name.isdigit():
-            with opened(int(name)) as process:
-                if not isinstance(process, Missing) and (found := _candidate(process, wanted, names)) is not None:
-                    yield found
+    for pid in _all_pids() if among is None else among:
+        with opened(pid) as process:
+            if not isinstance(process, Missing) and (found := _candidate(process, wanted, names)) is not None:
+                yield found
+
+
+def _all_pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())  # ruff: ignore[PTH208] - thousands of names
 
 
 def parents(found: Collection[Candidate]) -> dict[int, int]:

@@ -43,7 +43,7 @@ def _fetch(
     until = time.monotonic() + deadline_s
     empty: FlightRecording | None = None
     for handler in handlers:
-        body = _ask(socket_path, handler, until)
+        body = ask(socket_path, handler, until)
         if body is None:
             continue
         if isinstance(body, Missing):
@@ -58,7 +58,7 @@ def _fetch(
     return empty or Missing("the rank's worker server has no flight recorder")
 
 
-def _ask(socket_path: str, handler: str, until: float) -> bytes | Missing | None:
+def ask(socket_path: str, handler: str, until: float) -> bytes | Missing | None:
     """The answer's body, or None where the server does not know the handler."""
     request = f"POST /handler/{handler} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
     try:
@@ -68,13 +68,21 @@ def _ask(socket_path: str, handler: str, until: float) -> bytes | Missing | None
             line.sendall(request)
             return _body(_read_all(line, until))
     except TimeoutError:
-        return Missing("the rank's worker server did not answer in time")
+        return _TIMED_OUT
     except OSError as problem:
         if problem.errno == errno.ENOENT:
             return Missing("the rank's probe serves no flight recorder: no process group yet, or this torch has no worker server")
         if problem.errno in {errno.ECONNREFUSED, errno.ECONNRESET, errno.EPIPE}:
             return Missing("the rank's worker server is gone")
         return Missing(f"the rank's worker server cannot be asked: {problem.strerror or problem}")
+
+
+_TIMED_OUT = Missing("the rank's worker server did not answer in time")
+
+
+def timed_out(answer: bytes | Missing | None) -> bool:
+    """True where the server was asked, and time went by without an answer."""
+    return answer == _TIMED_OUT
 
 
 def _left_s(until: float) -> float:

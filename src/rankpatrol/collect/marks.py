@@ -19,7 +19,7 @@ SIZE_BYTES = 16384
 MAGIC = b"RPMARKS1"
 HEADER = struct.Struct("=8s7Q")
 PHASE_CODES = 16
-SERVES, UNCOUNTED = 1, 2
+SERVES, UNCOUNTED, ANSWERS = 1, 2, 4
 PHASES = ("initialisation", "first_step", "train_step", "checkpoint", "evaluation", "compile", "teardown")
 AREA_BYTES = 8160
 AREAS_AT = (64, 64 + AREA_BYTES)
@@ -58,6 +58,20 @@ def read_marks(shim: ProcessId, fd: int) -> Marks | Missing:
         return Missing(f"cannot read the marks of shim {shim.pid}: {problem.strerror}")
     finally:
         os.close(marks_fd)
+
+
+def offers_stacks(shim: ProcessId, fd: int) -> bool:
+    """Whether the rank's probe has registered a handler that writes stacks, and nobody has taken its signal since."""
+    marks_fd = _open(shim, fd)
+    if isinstance(marks_fd, Missing):
+        return False
+    try:
+        magic, pid, _, _, _, _, flags, _ = HEADER.unpack(os.pread(marks_fd, HEADER.size, 0))
+    except (OSError, struct.error):
+        return False
+    finally:
+        os.close(marks_fd)
+    return magic == MAGIC and pid != 0 and bool(flags & ANSWERS)
 
 
 def _open(shim: ProcessId, fd: int) -> int | Missing:

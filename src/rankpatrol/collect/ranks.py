@@ -1,16 +1,20 @@
 """One rank at one moment: its process, all that descends from it or was left by it, and their stacks on demand."""
 
 import signal
+import time
 from collections.abc import Sequence
 
 import msgspec
 
 from rankpatrol.collect.connections import connections_of
 from rankpatrol.collect.processes import ProcessTree, descendants, sample_process
-from rankpatrol.collect.stacks import take_stacks
+from rankpatrol.collect.stacks import may_be_told, take_stacks
+from rankpatrol.collect.told_stacks import StackPipe, ask_stack
 from rankpatrol.core.records import Missing, ProcessId, Record
-from rankpatrol.core.snapshot import ProcessSample, RankSample, SocketBytes
+from rankpatrol.core.snapshot import ProcessSample, RankSample, SocketBytes, Stack
 from rankpatrol.system.process import identify
+
+_TELLING_S = 1.0
 
 
 class RankRecord(Record, frozen=True, kw_only=True):
@@ -24,6 +28,7 @@ class RankRecord(Record, frozen=True, kw_only=True):
     log_path: str
     exit_status: int | None = None
     ended_unix_s: float | None = None
+    stacks: StackPipe | None = None
 
 
 def observe(record: RankRecord, tree: ProcessTree, *, full: bool) -> RankSample:
@@ -41,18 +46,35 @@ def observe(record: RankRecord, tree: ProcessTree, *, full: bool) -> RankSample:
     )
 
 
-def with_stacks(sample: RankSample, deadline_s: float, *, may_stop: bool = True) -> RankSample:
-    """The same sample with the stacks of its process and of each descendant, all within `deadline_s`."""
+def with_stacks(sample: RankSample, deadline_s: float, *, may_stop: bool = True, pipe: StackPipe | None = None) -> RankSample:
+    """The same sample with the stacks of its process and of each descendant, all within `deadline_s`.
+
+    What a tool cannot read is told by the rank itself, through `pipe`, within another second.
+    """
     # One by one: `py-spy dump --subprocesses --json` prints the parent alone.
     alive = [child for child in sample.descendants if child.state != "Z"]
     wanted = [child.id for child in alive]
     if isinstance(sample.process, ProcessSample):
         wanted.insert(0, sample.process.id)
     taken = take_stacks(wanted, deadline_s=deadline_s, may_stop=may_stop)
+    if pipe is not None:
+        taken.update(_told(wanted, taken, pipe))
     reason = sample.process if isinstance(sample.process, Missing) else Missing(f"no stack of process {sample.pid} was taken")
     return msgspec.structs.replace(
         sample, stack=taken.get(sample.pid, reason), child_stacks={child.id.pid: taken[child.id.pid] for child in alive}
     )
+
+
+def _told(wanted: Sequence[ProcessId], taken: dict[int, Stack | Missing], pipe: StackPipe) -> dict[int, Stack | Missing]:
+    until = time.monotonic() + _TELLING_S
+    found: dict[int, Stack | Missing] = {}
+    for process in wanted:
+        why = taken[process.pid]
+        if isinstance(why, Stack) or not may_be_told(why) or time.monotonic() > until:
+            continue
+        told = ask_stack(process, pipe)
+        found[process.pid] = told if isinstance(told, Stack) else Missing(f"{why.reason}; {told.reason}")
+    return found
 
 
 def with_connections(samples: Sequence[RankSample]) -> tuple[RankSample, ...]:

@@ -27,6 +27,8 @@ _SIGSTOP_BIT = 1 << (signal.SIGSTOP - 1)
 
 # How a reason begins that no second try, and no other moment, will change.
 FORBIDDEN = "the kernel forbids tracing"
+# How reasons begin that another way to the same stack need not share: the process is there, and py-spy could not read it.
+_READABLE_OTHERWISE = (FORBIDDEN, "py-spy ")
 # What py-spy says, and what it means; anything else may be a stack that moved while it was read.
 _FINAL = (
     (
@@ -64,6 +66,11 @@ def take_native(process: ProcessId, *, deadline_s: float = 10.0) -> str | Missin
     if isinstance(result, Missing):
         return result
     return result.stdout.decode(errors="replace") if result.exit_code == 0 else _failure(process, result)[0]
+
+
+def may_be_told(reason: Missing) -> bool:
+    """True where it was the tool that failed, not the process that is gone, stopped or hidden."""
+    return reason.reason.startswith(_READABLE_OTHERWISE)
 
 
 def take_stacks(

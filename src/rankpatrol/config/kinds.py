@@ -1,5 +1,6 @@
 """How a setting is written in a TOML file, in the environment and on the command line, and how it is shown."""
 
+import math
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +16,11 @@ class Kind(Protocol):
     @property
     def words(self) -> str:
         """What can be written, in a few words."""
+        ...
+
+    @property
+    def metavar(self) -> str:
+        """The same in one word, for a command's help."""
         ...
 
     def from_text(self, text: str) -> Any:
@@ -39,6 +45,10 @@ class Choice(Record, frozen=True):
     def words(self) -> str:
         return " | ".join(self.choices)
 
+    @property
+    def metavar(self) -> str:
+        return f"[{'|'.join(self.choices)}]"
+
     def from_text(self, text: str) -> str:
         if text not in self.choices:
             raise UsageProblem(f"{text!r} is none of {', '.join(self.choices)}", help=f"Write one of {', '.join(self.choices)}.")
@@ -52,15 +62,19 @@ class Choice(Record, frozen=True):
 
 
 class Duration(Record, frozen=True):
-    """A time with its unit, `least_s` at least; kept in seconds."""
+    """A time with its unit, `least_s` at least and `most_s` at most; kept in seconds."""
 
     words: str = "a duration: 90s, 3m, 1h30m"
+    metavar: str = "DURATION"
     least_s: float = 0.0
+    most_s: float = math.inf
 
     def from_text(self, text: str) -> float:
         seconds = parse_duration_s(text)
         if seconds < self.least_s:
             raise UsageProblem(f"{text} is too short", help=f"Write {say_exactly(self.least_s)} or more.")
+        if seconds > self.most_s:
+            raise UsageProblem(f"{text} is too long", help=f"Write {say_exactly(self.most_s)} or less.")
         return seconds
 
     def from_toml(self, value: Any) -> float:
@@ -74,6 +88,7 @@ class Folder(Record, frozen=True):
     """A path; `~` is the home. A relative one starts where the command is typed."""
 
     words: str = "a folder"
+    metavar: str = "FOLDER"
 
     def from_text(self, text: str) -> Path:
         if not text or "\0" in text:
@@ -94,6 +109,7 @@ class Listening(Record, frozen=True):
     """An address and a port to listen on; kept as it was written."""
 
     words: str = "ADDR:PORT"
+    metavar: str = "ADDR:PORT"
 
     def from_text(self, text: str) -> str:
         return str(Address.parse(text))
@@ -109,6 +125,7 @@ class Count(Record, frozen=True):
     """A number from 0 on."""
 
     words: str = "a number from 0 on"
+    metavar: str = "N"
 
     def from_text(self, text: str) -> int:
         if not (text.isascii() and text.isdigit()):
@@ -131,6 +148,7 @@ class Flag(Record, frozen=True):
     """On or off."""
 
     words: str = "true or false"
+    metavar: str = ""
 
     def from_text(self, text: str) -> bool:
         if text.lower() not in (*_YES, *_NO):

@@ -7,7 +7,8 @@ from rankpatrol.config.settings import SETTINGS
 _HEAD = """\
 # Settings
 
-Each may stand in a file, in the environment or on the command line of `rankpatrol run`. The later one wins:
+Each may stand in a file, in the environment or on the command line of `rankpatrol run` (`watch` takes patience and jobs-dir). The later
+one wins:
 
 defaults < `/etc/rankpatrol/config.toml` < `$XDG_CONFIG_HOME/rankpatrol/config.toml` (`~/.config/…`) < `--config FILE` < environment
 < command line
@@ -20,6 +21,22 @@ what holds here and who said so.
 """
 
 
+_TAIL = """
+## What outlives a job
+
+It lies in one folder, the state directory: `RANKPATROL_STATE_DIR`, else `$XDG_STATE_HOME/rankpatrol`, else `~/.local/state/rankpatrol`.
+That is no setting of a job, since jobs and commands must agree on it: set it for a user, for all shells and batch scripts alike.
+
+| in it | what it is | elsewhere by |
+|---|---|---|
+| `paused-MACHINE.json` | the switch of `rankpatrol pause` for all jobs | |
+| `lemons.sqlite3` | which nodes failed in earlier jobs | `RANKPATROL_LEMONS=FILE`; empty: nothing is kept |
+| `checkpoints.json` | what earlier looks at checkpoints found | `rankpatrol checkpoints … --ledger FILE` |
+| `leases/` | who may act on a Slurm job; to be shared by all nodes from which somebody may | `RANKPATROL_LEASES=FOLDER` |
+| `orphans/` | evidence of processes that were released; root without `RANKPATROL_STATE_DIR`: `/var/lib/rankpatrol/orphans` | |
+"""
+
+
 def settings_page() -> str:
     """The page."""
     rows = (
@@ -27,7 +44,7 @@ def settings_page() -> str:
         f"| {_default(setting.shown(setting.default), set_at_all=setting.default is not None)} | {setting.help} |\n"
         for setting in SETTINGS
     )
-    return _HEAD + "".join(rows)
+    return _HEAD + "".join(rows) + _TAIL
 
 
 def _default(shown: str, *, set_at_all: bool) -> str:

@@ -15,7 +15,8 @@ SYSTEM_FILE = Path("/etc/rankpatrol/config.toml")
 _LARGEST_BYTES = 1 << 20
 # What parent, shim and probe tell each other, and where `pause` keeps its switch: no settings.
 _BETWEEN_OURSELVES = frozenset(
-    f"RANKPATROL_{name}" for name in ("RUN_DIR", "RESUME_FROM", "MARKS_FD", "PROBE_PARENT", "PROBE_SOCKET", "STATE_DIR", "USER_PYTHONPATH")
+    f"RANKPATROL_{name}"
+    for name in ("RUN_DIR", "RESUME_FROM", "MARKS_FD", "PROBE_PARENT", "PROBE_SOCKET", "STACKS_FD", "STATE_DIR", "USER_PYTHONPATH")
 )
 
 

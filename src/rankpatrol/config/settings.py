@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from rankpatrol.config.kinds import Choice, Count, Duration, Flag, Folder, Kind, Listening
+from rankpatrol.core.budget import Budget
 from rankpatrol.core.records import Record
 
 
@@ -38,6 +39,9 @@ class Setting(Record, frozen=True):
 
 
 # Without any patience every stall would be a hang at once, and be ended.
+_BUDGET = Budget()
+# A shim waits no longer than this for its start (launch/shim/desk.py, PAUSE_MOST_S).
+_PAUSE = Duration(words="a duration up to 10m", most_s=600.0)
 PATIENCE = Duration(least_s=1.0)
 SETTINGS = (
     Setting(
@@ -61,6 +65,15 @@ SETTINGS = (
         "Attempts beyond the first; torchrun's own flag wins.",
         "3, and torchrun's own default under observe",
     ),
+    Setting("failures-per-hour", Count(), _BUDGET.per_hour, "How many failures an hour may hold; one more ends the job."),
+    Setting("failures-per-day", Count(), _BUDGET.per_day, "How many failures a day may hold; one more ends the job."),
+    Setting(
+        "first-pause",
+        _PAUSE,
+        _BUDGET.first_pause_s,
+        "How long the next attempt waits after the third failure within an hour; each further failure doubles it. 0s: never.",
+    ),
+    Setting("longest-pause", _PAUSE, _BUDGET.longest_pause_s, "How long the next attempt waits at most."),
     Setting(
         "probe",
         Flag(),

@@ -21,7 +21,8 @@ class JobStatus(Record, frozen=True, kw_only=True):
 
     `queued_unix_s` is when it was put into the queue for this run, `expected_unix_s` when a pending job may start at the earliest, by the
     scheduler's own reckoning. `restarts` is the scheduler's own count; None, as for each other fact, where it does not tell. `local_id` is
-    the id that its processes wear, where that is another.
+    the id that its processes wear, where that is another. `run` is what else tells this run of the job from another. `may_hold`: it can be
+    ended and kept from starting until it is released; `part_of`: the larger job that would make it again.
     """
 
     job: str
@@ -42,11 +43,14 @@ class JobStatus(Record, frozen=True, kw_only=True):
     may_requeue: bool | None = None
     world_size: int | None = None
     local_id: str = ""
+    run: str = ""
+    may_hold: bool | None = None
+    part_of: str = ""
 
     @property
-    def life(self) -> tuple[str, int | None, float | None]:
+    def life(self) -> tuple[str, int | None, float | None, str]:
         """What makes two answers speak of the same run of the job: a requeue leaves the id and changes these."""
-        return self.job, self.restarts, self.started_unix_s
+        return self.job, self.restarts, self.started_unix_s, self.run
 
 
 class JobProcess(Record, frozen=True, kw_only=True):

@@ -95,10 +95,11 @@ class ThreadStack(Record, frozen=True, kw_only=True):
 
 
 class Stack(Record, frozen=True, tag="stack"):
-    """The Python stacks of all threads of one process."""
+    """The Python stacks of all threads of one process. `told`: it wrote them itself, at a signal (collect/told_stacks.py)."""
 
     pid: int
     threads: tuple[ThreadStack, ...]
+    told: bool = False
 
     def main_thread(self) -> ThreadStack | None:
         """The thread whose kernel id is the pid, else the only one whose name says so."""
@@ -185,6 +186,7 @@ class RankSample(Record, frozen=True, kw_only=True):
     """One rank at one moment: its process, every descendant, their stacks (by pid) and its log.
 
     `exit_status` is None while it runs, negative for a signal; `ended_unix_s` is its shim's word, comparable on one node alone.
+    `gives_lock`: another thread of it that asked for the interpreter's lock has got it; False: not within some seconds.
     """
 
     rank: int
@@ -201,6 +203,7 @@ class RankSample(Record, frozen=True, kw_only=True):
     log: LogSample | Missing = Missing("no log was read in this round")
     marks: Marks | Missing = Missing("no probe in this rank")
     recording: FlightRecording | Missing = Missing("no probe in this rank")
+    gives_lock: bool | Missing = Missing("no thread of it was asked to take the interpreter's lock")
 
 
 class KernelKills(Record, frozen=True, tag="kills"):
@@ -209,11 +212,17 @@ class KernelKills(Record, frozen=True, tag="kills"):
     lines: dict[int, str]
 
 
+class DiskRoom(Record, frozen=True, tag="room"):
+    """How many bytes the file system under each path has left for a user's files."""
+
+    available_bytes: dict[str, int]
+
+
 class Snapshot(Record, frozen=True, kw_only=True):
     """All ranks of one attempt at one moment. `at_mono_s` is this node's monotonic clock: never compared across nodes.
 
     `kills` are the kernel's own lines of processes it killed, by pid; Missing where its log may not be read. `silent_nodes`: for how many
-    seconds nodes of the job have told nothing.
+    seconds nodes of the job have told nothing. `room` is asked for where a rank could not write a checkpoint.
     """
 
     job: str
@@ -224,3 +233,4 @@ class Snapshot(Record, frozen=True, kw_only=True):
     ranks: tuple[RankSample, ...]
     kills: KernelKills | Missing = Missing("the kernel log was not read in this round")
     silent_nodes: dict[str, float] = msgspec.field(default_factory=dict)
+    room: DiskRoom | Missing = Missing("no disk was asked for its room in this round")

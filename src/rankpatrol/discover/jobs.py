@@ -2,15 +2,18 @@
 
 from collections.abc import Iterable, Mapping
 
+from rankpatrol.core.lineage import above
 from rankpatrol.core.records import Missing
 from rankpatrol.discover.records import Candidate, FoundJob, FoundRank, Survey, Unnumbered
-from rankpatrol.launch.shim.placing import LAUNCHERS, TOGETHER, TORCHRUN, place_of
+from rankpatrol.launch.shim.placing import LAUNCHERS, TOGETHER, TORCHRUN, VIRTUAL, place_of
 
 # What names a job, where a launcher does: torchrun writes the word "none" where it was given no --rdzv-id.
 JOB_VARIABLES = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "KUBEFLOW_TRAINJOB_NAME", "PBS_JOBID", "LSB_JOBID")
 OTHER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANKPATROL_RUN_DIR")
 VARIABLES = frozenset({
     *(name for each in LAUNCHERS for name in (each.rank, each.local_rank, *each.world_size, *each.only_with)),
+    *VIRTUAL,
+    "CUDA_VISIBLE_DEVICES",
     *JOB_VARIABLES,
     *OTHER_VARIABLES,
     *TOGETHER,
@@ -63,7 +66,7 @@ def _above_torchruns_ranks(seen: Mapping[int, Candidate]) -> frozenset[int]:
     found: set[int] = set()
     for pid, candidate in seen.items():
         if _told_by_torchrun(candidate):
-            found.update(above for above in _line(parents[pid], parents) if above in seen and not _told_by_torchrun(seen[above]))
+            found.update(each for each in above(pid, parents) if each in seen and not _told_by_torchrun(seen[each]))
     return frozenset(found)
 
 
@@ -94,30 +97,19 @@ def _tells_size(environment: Mapping[str, str], launcher: str) -> bool:
     return any(environment.get(name) for name in names)
 
 
-def matching(found: Survey, *, pid: int | None, job: str | None, above: Mapping[int, int]) -> tuple[FoundJob, ...]:
-    """The jobs that a user means: by a pid of the launcher, of anything above it, or of a rank or below one; by an id; else all.
-
-    `above` maps each process to its parent.
-    """
+def matching(found: Survey, *, pid: int | None, job: str | None, parents: Mapping[int, int]) -> tuple[FoundJob, ...]:
+    """The jobs that a user means: by a pid of the launcher, of anything above it, or of a rank or below one; by an id; else all."""
     if job is not None:
         return tuple(each for each in found.jobs if job in {each.key, each.name})
     if pid is None:
         return found.jobs
-    return tuple(each for each in found.jobs if _holds(each, pid, above))
+    return tuple(each for each in found.jobs if _holds(each, pid, parents))
 
 
-def _holds(job: FoundJob, pid: int, above: Mapping[int, int]) -> bool:
+def _holds(job: FoundJob, pid: int, parents: Mapping[int, int]) -> bool:
     members = {rank.process.pid for rank in job.ranks} | ({job.launcher.pid} if job.launcher else set())
-    return not members.isdisjoint(_line(pid, above)) or any(pid in _line(rank.process.pid, above) for rank in job.ranks)
-
-
-def _line(pid: int, above: Mapping[int, int]) -> list[int]:
-    """A process and all above it, but for init."""
-    line: list[int] = []
-    while pid > 1 and pid not in line:
-        line.append(pid)
-        pid = above.get(pid, 0)
-    return line
+    line = {pid, *above(pid, parents)}
+    return not members.isdisjoint(line) or any(pid in {rank.process.pid, *above(rank.process.pid, parents)} for rank in job.ranks)
 
 
 def _is_python(candidate: Candidate) -> bool:
@@ -135,11 +127,11 @@ def _is_ours(candidate: Candidate) -> bool:
 def _the_rank_itself(found: list[tuple[Candidate, FoundRank]], seen: Mapping[int, Candidate]) -> tuple[Candidate, FoundRank]:
     """Of several processes with one rank's variables: the one in a process group, else the one above the others."""
     members = {candidate.id.pid for candidate, _ in found}
-    above = {pid: candidate.parent_pid for pid, candidate in seen.items()}
+    parents = {pid: candidate.parent_pid for pid, candidate in seen.items()}
 
     def order(pair: tuple[Candidate, FoundRank]) -> tuple[bool, int, int]:
         candidate = pair[0]
-        depth = len(members.intersection(_line(candidate.parent_pid, above)))
+        depth = len(members.intersection(above(candidate.id.pid, parents)))
         return not GROUP_THREADS & candidate.thread_names, depth, candidate.id.start_ticks
 
     return min(found, key=order)

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from rankpatrol.core.records import Missing, Record
-from rankpatrol.doctor import machine, tracing, training
+from rankpatrol.doctor import binding, kubernetes, machine, tracing, training
 from rankpatrol.doctor.groups import judge_groups
 from rankpatrol.doctor.rows import Level, Row
 from rankpatrol.doctor.subject import Subject
 from rankpatrol.doctor.variables import judge_variables
+from rankpatrol.launch.pauses import machine_pause
 
 
 class Check(Record, frozen=True, kw_only=True):
@@ -37,6 +38,7 @@ CHECKS = (
     Check(name="dev-shm", look=lambda _: machine.look_at_shm(), judge=lambda seen, _: machine.judge_shm(seen)),
     Check(name="run-directory", look=lambda _: machine.look_at_run_dir(), judge=lambda seen, _: machine.judge_run_dir(seen)),
     Check(name="state-directory", look=lambda _: machine.look_at_state_dir(), judge=lambda seen, _: machine.judge_state_dir(seen)),
+    Check(name="pause", look=lambda _: machine_pause(), judge=lambda seen, _: machine.judge_pause(seen)),
     Check(name="kernel-log", look=lambda _: machine.look_at_kernel_log(), judge=lambda seen, _: machine.judge_kernel_log(seen)),
     Check(name="clock", look=lambda _: machine.look_at_clock(), judge=lambda seen, _: machine.judge_clock(seen)),
     Check(
@@ -44,7 +46,14 @@ CHECKS = (
         look=lambda subject: machine.look_at_schedulers(subject.environment),
         judge=lambda seen, _: machine.judge_schedulers(seen),
     ),
+    Check(
+        name="kubernetes",
+        look=lambda subject: kubernetes.look_at_kubernetes(subject.environment),
+        judge=lambda seen, _: kubernetes.judge_kubernetes(seen),
+        deadline_s=kubernetes.LOOK_S,
+    ),
     Check(name="gpus", look=lambda _: machine.look_at_gpus(), judge=lambda seen, _: machine.judge_gpus(seen), deadline_s=20.0),
+    Check(name="binding", look=lambda subject: binding.look(subject.environment), judge=lambda seen, _: binding.judge_binding(seen)),
     Check(name="groups", look=lambda subject: subject.job, judge=lambda job, _: () if job is None else judge_groups(job)),
 )
 

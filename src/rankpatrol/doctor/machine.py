@@ -13,7 +13,7 @@ from rankpatrol.core.records import Missing, Record
 from rankpatrol.doctor.rows import Level, Row
 from rankpatrol.evidence.host import kernel_log, mounts
 from rankpatrol.launch.parent import PYTHON_SHIM
-from rankpatrol.launch.pauses import machine_switch
+from rankpatrol.launch.pauses import Pause, machine_switch, say_since
 from rankpatrol.launch.rundir import run_dir_folders
 from rankpatrol.system.command import run
 
@@ -195,6 +195,14 @@ def judge_state_dir(seen: tuple[str, bool] | Missing) -> tuple[Row, ...]:
     return (Row("state-directory", Level.OK, folder),)
 
 
+def judge_pause(pause: Pause | None) -> tuple[Row, ...]:
+    """Somebody may have forgotten it."""
+    if pause is None:
+        return (Row("actions", Level.OK, "nobody has paused them on this machine"),)
+    what = f"all jobs of this user on this machine are paused {say_since(pause)}: nobody acts"
+    return (Row("actions", Level.WARNING, what, "To have hangs acted upon again: rankpatrol unpause"),)
+
+
 def look_at_shim() -> bool:
     """Whether torchrun could start our shim."""
     return os.access(PYTHON_SHIM, os.X_OK)
@@ -245,11 +253,11 @@ def judge_clock(answer: int | Missing) -> tuple[Row, ...]:
 
 
 def look_at_schedulers(environment: Mapping[str, str]) -> dict[str, tuple[bool, bool]]:
-    """For each scheduler: whether we are inside of it, and whether its command is here."""
+    """For each scheduler: whether we are inside of it, and whether it can be spoken to. Kubernetes has an API instead of commands."""
     path = environment.get("PATH")
     return {
         "Slurm": ("SLURM_JOB_ID" in environment, all(shutil.which(word, path=path) for word in ("squeue", "scontrol", "scancel"))),
-        "Kubernetes": ("KUBERNETES_SERVICE_HOST" in environment, bool(shutil.which("kubectl", path=path))),
+        "Kubernetes": ("KUBERNETES_SERVICE_HOST" in environment, "KUBERNETES_SERVICE_HOST" in environment),
     }
 
 
@@ -258,13 +266,12 @@ def judge_schedulers(found: Mapping[str, tuple[bool, bool]]) -> tuple[Row, ...]:
     rows = []
     for name, (inside, command) in found.items():
         if inside and not command:
-            what = "squeue, scontrol and scancel are" if name == "Slurm" else "kubectl is"
             rows.append(
                 Row(
                     "scheduler",
                     Level.WARNING,
-                    f"we are inside of {name}, and {what} not on PATH",
-                    "Put it on PATH: a job is asked about and ended through its scheduler.",
+                    f"we are inside of {name}, and squeue, scontrol and scancel are not on PATH",
+                    "Put them on PATH: a job is asked about and ended through its scheduler.",
                 )
             )
         elif inside or command:

@@ -23,6 +23,11 @@ TOUCHED = (
         "a probe in each rank: a sitecustomize on PYTHONPATH, hooks on optimizer, save, compile and groups, torch's worker server",
         "--no-probe",
     ),
+    Touch("each rank's CPUs and memory policy: bound to the NUMA node of its GPU where that is certain", "--no-bind"),
+    Touch(
+        "SIGURG, where a rank has no use for it: it writes its Python stacks into a pipe; sent only where py-spy cannot read it",
+        "--no-probe, or a handler of the training's own",
+    ),
     Touch("a failed rank's exit is held back until the others' evidence is taken: 20 s at most", "do not use `run` or `shim`"),
     Touch(
         "memory of ranks is read (py-spy, without a pause); one native stack of a rank already judged: a pause of 0.3 s", "do not use `run`"

@@ -81,7 +81,8 @@ def judge_child(stack: Stack | Missing) -> tuple[Row, ...]:
                     "stacks",
                     Level.FORBIDDEN,
                     why,
-                    "Without stacks, hangs are told from /proc alone: they stay `suspected` and are never acted upon.",
+                    "Under `run` ranks tell their stacks themselves (at SIGURG; --no-probe declines it): culprits are named, "
+                    "mostly as `suspected`, and not acted upon then.",
                 ),
             )
         case Missing(reason=why):

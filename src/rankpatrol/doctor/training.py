@@ -27,11 +27,14 @@ except Exception:
 print(json.dumps(told))
 """
 _ASK_TORCH = """
-import json, torch, torch.distributed as dist
+import json, os, torch, torch.distributed as dist, torch.multiprocessing as mp, torch.optim.optimizer as optimizer
 c10d = getattr(torch._C, "_distributed_c10d", None)
-wanted = ("_WorkerServer", "_dump_fr_trace_json", "_dump_nccl_trace_json", "_dump_nccl_trace")
-print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "distributed": dist.is_available(),
-    "has": [name for name in wanted if hasattr(c10d, name)]}))
+wanted = ("_WorkerServer", "_dump_fr_trace_json", "_dump_nccl_trace_json", "_dump_nccl_trace", "_register_handler")
+has = [name for name in wanted if hasattr(c10d, name)]
+has += [name for name in ("register_optimizer_step_post_hook",) if hasattr(optimizer, name)]
+has += [name for name in ("_set_thread_name",) if hasattr(mp, name)]
+has += [name for name in ("_dynamo/callback.py",) if os.path.exists(os.path.join(os.path.dirname(torch.__file__), name))]
+print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "distributed": dist.is_available(), "has": has}))
 """
 
 
@@ -51,6 +54,23 @@ class TorchFacts(Record, frozen=True, kw_only=True):
     cuda: str | None
     distributed: bool
     has: tuple[str, ...]
+
+
+class Surface(Record, frozen=True):
+    """One name of torch's that rankpatrol uses: what is not told where it is not there."""
+
+    name: str
+    since: str
+    without: str
+
+
+# Held against the recorded surfaces of 2.0 to 2.13 by a test.
+SURFACES = (
+    Surface("register_optimizer_step_post_hook", "2.0", "steps are not counted by the probe: they are read from logs"),
+    Surface("_dynamo/callback.py", "2.3", "compilations are not marked, and optimizer steps not counted once torch.compile is used"),
+    Surface("_set_thread_name", "2.5", "loader processes bear no name: they are known by their stacks alone, and not ended when stuck"),
+    Surface("_register_handler", "2.10", "the line of code of a skipped collective is only told by NCCL's own recorder"),
+)
 
 
 class Recorder(Record, frozen=True):
@@ -138,7 +158,7 @@ def judge_torch(facts: TorchFacts | Missing, environment: dict[str, str]) -> tup
     rows = [Row("torch", Level.OK, f"torch {facts.version} ({kind})")]
     if not facts.distributed:
         return (Row("torch", Level.CRITICAL, f"torch {facts.version} was built without torch.distributed", "Install a build that has it."),)
-    rows += [_server_row(facts), _recorder_row(facts, environment)]
+    rows += [_server_row(facts), _recorder_row(facts, environment), *_lacking(facts)]
     return tuple(rows)
 
 
@@ -171,6 +191,11 @@ def _server_row(facts: TorchFacts) -> Row:
             "Newer versions have one.",
         )
     return Row("worker-server", Level.OK, "flight recordings can be read from outside, also of a rank that holds the GIL")
+
+
+def _lacking(facts: TorchFacts) -> list[Row]:
+    told = [f"{each.without} (torch {each.since} has {each.name})" for each in SURFACES if each.name not in facts.has]
+    return [Row("torch-surface", Level.HINT, f"torch {facts.version}: {why}", "Newer versions have it; all else works.") for why in told]
 
 
 def _recorder_row(facts: TorchFacts, environment: dict[str, str]) -> Row:

@@ -16,6 +16,9 @@ import click
 import msgspec
 from rich.console import Console
 
+from rankpatrol.cli.paths import GivenPath
+from rankpatrol.cli.screen import shown
+from rankpatrol.cli.words import say
 from rankpatrol.config.settings import PATIENCE
 from rankpatrol.core.durations import parse_duration_s
 from rankpatrol.core.errors import PatrolError, UsageProblem
@@ -50,15 +53,17 @@ class Draw(Record, frozen=True):
     ranks: int
 
 
-@click.command()
-@click.argument("ids", nargs=-1, metavar="[ID]…")
-@click.option("--runs", type=click.IntRange(1), default=1, show_default=True, help="Runs of each drill.")
-@click.option("--ranks", type=click.IntRange(2), default=4, show_default=True, help="Ranks of the training.")
-@click.option("--seed", help="Draws the same ranks and steps again; printed where it is not given.")
-@click.option("--patience", default="20s", show_default=True, help="The patrol's patience.")
+@click.command(short_help="Break real trainings on purpose, and score the patrol.")
+@click.argument("ids", nargs=-1, metavar="[ID...]")
+@click.option("--runs", type=click.IntRange(1), metavar="N", default=1, show_default=True, help="Runs of each drill.")
+@click.option("--ranks", type=click.IntRange(2), metavar="N", default=4, show_default=True, help="Ranks of the training.")
+@click.option("--seed", metavar="TEXT", help="Draws the same ranks and steps again.  [default: a new one, printed]")
+@click.option("--patience", default="20s", metavar="DURATION", show_default=True, help="The patrol's patience.")
 @click.option("--attached", is_flag=True, help="Start the training without rankpatrol, and watch it from outside.")
 @click.option("--record", is_flag=True, help="Keep what the judge saw, for `rankpatrol replay`; with --keep also of runs that passed.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Folder for the scorecard and for what failed runs left.")
+@click.option(
+    "--out", type=GivenPath(file_okay=False), help="Folder for the scorecard and for what failed runs left.  [default: drill-runs/UTC]"
+)
 @click.option("--watch", is_flag=True, help="Print what the patrol tells while a run goes on.")
 @click.option("--keep", is_flag=True, help="Keep the folders of runs that passed, too.")
 def main(  # ruff: ignore[PLR0913, PLR0917] - one parameter an option
@@ -80,16 +85,16 @@ def main(  # ruff: ignore[PLR0913, PLR0917] - one parameter an option
     try:
         PATIENCE.from_text(patience)
     except UsageProblem as problem:
-        click.echo(f"--patience: {problem}. {problem.help}", err=True)
+        say(f"--patience: {problem}. {problem.help}", err=True)
         sys.exit(problem.exit_code)
     out = out or Path("drill-runs") / datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     out.mkdir(parents=True, exist_ok=True)
     campaign = _begun(out, Campaign(seed=seed or "", ranks=ranks, patience=patience, attached=attached))
     scores = list(read_runs(out / _SCORECARD))
     known = {(one.fault, one.run) for one in scores}
-    console.print(f"drill: {', '.join(chosen)}; {runs} x each on {ranks} ranks; --seed {campaign.seed}; results in {out}", markup=False)
+    console.print(shown(f"drill: {', '.join(chosen)}; {runs} x each on {ranks} ranks; --seed {campaign.seed}; results in {out}"))
     if known:
-        console.print(f"{len(known)} runs are done already: --out {out} goes on where it was", markup=False)
+        console.print(shown(f"{len(known)} runs are done already: --out {out} goes on where it was"))
     for number in range(runs):
         for fault_id in chosen:
             if (fault_id, number) in known:
@@ -98,13 +103,14 @@ def main(  # ruff: ignore[PLR0913, PLR0917] - one parameter an option
             settings = Settings(patience=patience, attached=attached, record=record, tell=_teller(console) if watch else None)
             one = _run_one(drawn, settings, out)
             scores.append(one)
-            console.print(_line(one), markup=False)
+            for words in _line(one).split("\n"):
+                console.print(shown(words))
             # After each run: a drill that is interrupted has still told what it saw.
             write_atomic(out / _SCORECARD, to_json(scores))
             if one.passed and not keep:
                 shutil.rmtree(one.folder)
             elif not one.passed:
-                console.print(f"  kept: {one.folder}", markup=False)
+                console.print(shown(f"  kept: {one.folder}"))
     console.print(table(scores))
     sys.exit(0 if all(one.passed for one in scores) else 1)
 
@@ -118,7 +124,7 @@ def _teller(console: Console) -> Callable[[Event], None]:
             began[:] = [event.at_unix_s]
         if event.kind not in {"progress", "signal", "phase"}:
             words = event.sentence or event.what or event.how or ""
-            console.print(f"  {event.at_unix_s - began[0]:6.1f} s  {event.kind}  {words}", markup=False)
+            console.print(shown(f"  {event.at_unix_s - began[0]:6.1f} s  {event.kind}  {words}"))
 
     return tell
 
@@ -132,7 +138,7 @@ def _begun(out: Path, wanted: Campaign) -> Campaign:
         return begun
     begun = msgspec.json.decode(note.read_bytes(), type=Campaign)
     if msgspec.structs.replace(wanted, seed=wanted.seed or begun.seed) != begun:
-        click.echo(f"{out} holds a drill with other settings: {note.read_text().strip()}. Give another --out.", err=True)
+        say(f"{out} holds a drill with other settings: {note.read_text().strip()}. Give another --out.", err=True)
         sys.exit(UsageProblem.exit_code)
     return begun
 
@@ -141,7 +147,7 @@ def _choose(ids: tuple[str, ...]) -> list[str]:
     try:
         return [make(one).id for one in ids or fault_ids()]
     except UsageProblem as problem:
-        click.echo(f"{problem}. {problem.help}", err=True)
+        say(f"{problem}. {problem.help}", err=True)
         sys.exit(problem.exit_code)
 
 

@@ -19,7 +19,8 @@ class Bars(Record, frozen=True, kw_only=True):
 class Outcome(Record, frozen=True, kw_only=True):
     """All that is known when a run is over. Bundle paths lead to whether `rankpatrol bundle verify` accepted them.
 
-    `log_tails`: the struck rank's log in each bundle. `in_log_tail`: what one of them must hold.
+    `log_tails`: the struck rank's log in each bundle. `in_log_tail`: what one of them must hold. `virtual`: a recording was played, so
+    that nothing could be sealed.
     """
 
     fault: str
@@ -42,6 +43,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     names_nobody: bool = False
     in_log_tail: str = ""
     log_tails: Mapping[str, str] = {}
+    virtual: bool = False
 
     @property
     def told(self) -> Truth:
@@ -52,8 +54,9 @@ class Outcome(Record, frozen=True, kw_only=True):
 class Score(Record, frozen=True, kw_only=True):
     """One run's marks, in seconds from the onset. It passed when there is no complaint.
 
-    `onset_off_s`: how much later the verdict puts the onset than the truth does. `alerts`: how many were raised in all.
-    `bar_s`: the row's bar for naming the suspect, None where there is nobody to name.
+    `onset_off_s`: how much later the verdict puts the onset than the truth does. `alerts`: how many were raised in all;
+    `false_alerts`: those whose incident closed by itself. `virtual`: its seconds are nobody's. `bar_s`: the row's bar for naming the
+    suspect, None where there is nobody to name.
     """
 
     fault: str
@@ -71,6 +74,8 @@ class Score(Record, frozen=True, kw_only=True):
     onset_off_s: float | None = None
     silent_s: float | None = None
     alerts: int = 0
+    false_alerts: int = 0
+    virtual: bool = False
     caught: bool = False
     named_rightly: bool = False
     process_named: bool = False

@@ -13,6 +13,7 @@ def complaints(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
     rules = {
         Expectation.RECOVERS: _recovers,
         Expectation.NAMED: _named,
+        Expectation.SUSPECTS: _suspects,
         Expectation.CRASHES: _crashes,
         Expectation.NOT_AGAIN: _not_again,
         Expectation.LOOPS: _loops,
@@ -26,6 +27,8 @@ def complaints(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
         Expectation.RELEASES: _releases,
         Expectation.FAILS: _fails,
         Expectation.STOPS: _stops,
+        Expectation.WOULD_END: _would_end,
+        Expectation.KEEPS: _keeps,
     }
     yield from _always(outcome)
     yield from rules[outcome.expects](outcome, marks, bars)
@@ -48,7 +51,7 @@ def _always(outcome: Outcome) -> Iterator[str]:
     for process in outcome.left:
         yield f"left behind: {process}"
     for at, event in enumerate(outcome.events):
-        if event.kind == "action":
+        if event.kind == "action" and not outcome.virtual:
             yield from _acted_blindly(outcome, event, outcome.events[:at])
 
 
@@ -78,16 +81,67 @@ def _acted_blindly(outcome: Outcome, action: Event, before: tuple[Event, ...]) -
 
 
 def _recovers(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
+    held_until = outcome.told.until_unix_s
+    if held_until is not None:
+        yield from (
+            f"nobody was to act yet: {_say(event)}" for event in outcome.events if _ends_something(event) and event.at_unix_s < held_until
+        )
     yield from _culprit_named(outcome, marks, bars)
+    yield from _strangers(outcome)
     yield from _missed("the attempt was acted upon and ended", marks.ended_s, bars.ended_s)
     yield from _next_attempt_finished(outcome, marks)
 
 
+def _keeps(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
+    yield from _culprit_named(outcome, marks, bars)
+    yield from (f"{_say(event)} is not proved" for event in outcome.events if _calls(event, "stop") and event.certainty != "proved")
+    yield from _evidence_missed(outcome)
+    yield from _ended_for_good(outcome)
+    yield from (f"not kept, or not told as it is: {what}" for what in outcome.told.harmed)
+
+
+def _ended_for_good(outcome: Outcome) -> Iterator[str]:
+    if not any(event.kind == "action" and event.what == "end_job" for event in outcome.events):
+        yield "the job was not ended"
+    if len({event.attempt for event in outcome.events if event.kind == "attempt_started"}) != 1:
+        yield "the training was started again"
+
+
+def _strangers(outcome: Outcome) -> Iterator[str]:
+    return (f"{stranger} was of nobody's concern, yet was touched" for stranger in outcome.told.harmed)
+
+
+def _would_end(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
+    yield from _culprit_named(outcome, marks, bars)
+    acted = next((event for event in outcome.events if event.kind == "action"), None)
+    since_s = None if acted is None or isinstance(outcome.onset_unix_s, Missing) else acted.at_unix_s - outcome.onset_unix_s
+    yield from _missed("the attempt would be ended", since_s, bars.ended_s)
+    if since_s is not None and since_s < 0:
+        yield "the attempt would be ended before anything was wrong"
+
+
+def _ends_something(event: Event) -> bool:
+    return event.kind == "action" and event.what != "resume_from"
+
+
 def _named(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
     yield from _culprit_named(outcome, marks, bars)
+    yield from _strangers(outcome)
     yield from (f"a job that was only watched was acted upon: {_say(event)}" for event in outcome.events if event.kind == "action")
     if not any(outcome.bundles.values()):
         yield "no sealed bundle stands"
+
+
+def _suspects(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
+    yield from _missed("the suspect was named", marks.suspect_s, bars.suspect_s)
+    yield from wrong_names(outcome)
+    if not any(event.kind == "alert" and event.cause in outcome.causes for event in outcome.events):
+        yield f"no alert of {' or '.join(outcome.causes)}"
+    for event in outcome.events:
+        if event.kind == "alert" and event.certainty != "suspected":
+            yield f"{_say(event)} is {event.certainty}, which cannot be known from outside"
+        if event.kind == "action" or _calls(event, "hang"):
+            yield f"no more than a suspicion can be had from outside, yet: {_say(event)}"
 
 
 def _crashes(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
@@ -129,10 +183,7 @@ def _launcher_lost(outcome: Outcome, _marks: Score, _bars: Bars) -> Iterator[str
 
 def _not_again(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
     yield from _culprit_named(outcome, marks, bars)
-    if not any(event.kind == "action" and event.what == "end_job" for event in outcome.events):
-        yield "the job was not ended"
-    if len({event.attempt for event in outcome.events if event.kind == "attempt_started"}) != 1:
-        yield "the training was over, and was started again"
+    yield from _ended_for_good(outcome)
     if not outcome.finished:
         yield "the last checkpoint is not there"
 
@@ -214,7 +265,7 @@ def _releases(outcome: Outcome, _marks: Score, _bars: Bars) -> Iterator[str]:
     told = outcome.told
     gone_s = None if told.until_unix_s is None or told.at_unix_s is None else told.until_unix_s - told.at_unix_s
     yield from _missed("the orphans were gone", gone_s, _RELEASED_S)
-    yield from (f"{stranger} was of nobody's concern, yet was touched" for stranger in told.harmed)
+    yield from _strangers(outcome)
     named = {event.pid for event in outcome.events if event.kind == "orphan"}
     released = {event.pid for event in outcome.events if event.kind == "orphan_released" and event.done}
     # The first is the stuck one. The rank's other loader processes are orphans too, but may notice it and go by themselves.

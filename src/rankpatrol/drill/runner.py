@@ -16,10 +16,13 @@ from rankpatrol.drill.outcome import Outcome
 from rankpatrol.drill.scene import Scene, build
 from rankpatrol.drill.steps import StepWatch
 from rankpatrol.drill.truth import Truth, read_truth
+from rankpatrol.drill.virtual import play_tape
 from rankpatrol.system.command import run
 
 _TICK_S = 0.1
 _KEEPER_ENDS_S = 20.0  # its own deadlines sum up to 15 s
+# Far beyond patience: who is suspected only is not judged later either.
+_NO_VERDICT_S = 75.0
 _HEAL_AT = frozenset({"action", "attempt_ended"})
 
 
@@ -45,10 +48,10 @@ def patrol_command(scene: Scene, settings: Settings) -> list[str]:
     ]
 
 
-def watch_command(scene: Scene, settings: Settings, pid: int) -> list[str]:
-    """`rankpatrol watch` of a training that runs already."""
-    words = ("watch", "--pid", str(pid), "--patience", settings.patience, "--job-dir", str(scene.job))
-    return [sys.executable, "-m", "rankpatrol", *words]
+def watch_command(scene: Scene, settings: Settings, which: Sequence[str]) -> list[str]:
+    """`rankpatrol watch` of a training that runs already; a watch of everything names its folders itself."""
+    place = () if "--all" in which else ("--job-dir", str(scene.job))
+    return [sys.executable, "-m", "rankpatrol", "watch", *which, "--patience", settings.patience, *place]
 
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:
@@ -58,12 +61,14 @@ def environment(more: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def kept(command: Sequence[str], env: Mapping[str, str], *, left_file: Path, output: Path | None) -> "Iterator[subprocess.Popen[bytes]]":
+def kept(
+    command: Sequence[str], env: Mapping[str, str], *, left_file: Path, output: Path | None, cwd: Path | None = None
+) -> "Iterator[subprocess.Popen[bytes]]":
     """A command under its keeper, in a process group of its own: whatever it started is gone when the block is left."""
     argv = [sys.executable, "-m", "rankpatrol.drill.keeper", str(os.getpid()), str(left_file), *command]
     sink = output.open("wb") if output is not None else None
     try:
-        keeper = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, process_group=0)
+        keeper = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, process_group=0, cwd=cwd)
     finally:
         if sink is not None:
             sink.close()
@@ -93,10 +98,12 @@ def follow(
 ) -> Followed:
     """Strike and heal at the right moments until the command ends, the deadline comes, or `tell` says of an event that it is enough."""
     journal, steps, resume_step = EventFile(scene.job / "events.jsonl"), StepWatch(), None
+    heard: list[Event] = []
     while True:
         over = keeper.poll() is not None or time.monotonic() > until_mono_s
         steps.look([scene.output, *scene.job.glob("attempts/*/rank0.log")], at_unix_s=time.time())
-        for event in journal.look():
+        for event in map(fault.by_our_clock, journal.look()):
+            heard.append(event)
             if event.kind == "progress" and event.step is not None:
                 steps.note(event.step, event.at_unix_s)
             if event.kind in _HEAL_AT:
@@ -105,32 +112,35 @@ def follow(
             if tell is not None and tell(event):
                 over = True
         if over:
-            return Followed(tuple(journal.events), steps.first_seen_unix_s, resume_step)
+            return Followed(tuple(heard), steps.first_seen_unix_s, resume_step)
         fault.strike(scene, Moment(step=steps.last, keeper_pid=keeper.pid))
         time.sleep(_TICK_S)
 
 
 def play(fault: Fault, scene: Scene, settings: Settings, *, run_number: int, seed: str) -> Outcome:
     """One run from an empty folder to its outcome. Nothing that it started is alive afterwards."""
+    if (played := play_tape(fault, scene, run_number=run_number, seed=seed)) is not None:
+        return played
     build(scene)
+    attached = settings.attached or fault.attached
     began = time.monotonic()
     left_file = scene.truth.with_name("left.txt")
     until_mono_s = began + settings.deadline_s
     try:
         env = environment(fault.prepare(scene))
-        command = [word.replace("{checkpoint}", "") for word in scene.training()] if settings.attached else patrol_command(scene, settings)
+        command = [word.replace("{checkpoint}", "") for word in scene.training()] if attached else patrol_command(scene, settings)
         with kept(command, env, left_file=left_file, output=scene.output) as keeper:
-            if settings.attached:
+            if attached:
                 seen = _follow_attached(fault, scene, keeper, settings, until_mono_s)
             else:
                 seen = follow(fault, scene, keeper, until_mono_s=until_mono_s, tell=settings.tell)
-            code = 0 if settings.attached and keeper.poll() is None else keeper.poll()
+            code = 0 if attached and keeper.poll() is None else keeper.poll()
     finally:
         fault.clear()
     truth = read_truth(scene.truth)
     return Outcome(
         fault=fault.id,
-        expects=Expectation.NAMED if settings.attached and fault.expects is Expectation.RECOVERS else fault.expects,
+        expects=expectation(fault, attached=attached),
         verdict=fault.verdict,
         causes=fault.causes,
         run=run_number,
@@ -145,11 +155,18 @@ def play(fault: Fault, scene: Scene, settings: Settings, *, run_number: int, see
         bundles=verify_bundles(seen.events, scene.job, _bundle_stands),
         names_nobody=fault.names_nobody,
         in_log_tail=fault.in_log_tail,
-        log_tails=read_log_tails(seen.events, scene.job, scene.rank),
+        log_tails=read_log_tails(seen.events, scene.job, _struck(truth, scene)),
         left=tuple(left_file.read_text().splitlines()) if left_file.exists() else (),
         seconds=round(time.monotonic() - began, 1),
         folder=str(scene.folder),
     )
+
+
+def expectation(fault: Fault, *, attached: bool) -> Expectation:
+    """Nobody is ended from outside."""
+    if not attached or fault.expects is not Expectation.RECOVERS:
+        return fault.expects
+    return Expectation.SUSPECTS if fault.suspected_only else Expectation.NAMED
 
 
 def _follow_attached(fault: Fault, scene: Scene, keeper: "subprocess.Popen[bytes]", settings: Settings, until_mono_s: float) -> Followed:
@@ -158,8 +175,11 @@ def _follow_attached(fault: Fault, scene: Scene, keeper: "subprocess.Popen[bytes
     while steps.last < 1 and keeper.poll() is None and time.monotonic() < until_mono_s:
         steps.look([scene.output], at_unix_s=time.time())
         time.sleep(_TICK_S)
-    command = watch_command(scene, settings, keeper.pid)
-    with kept(command, environment({}), left_file=scene.truth.with_name("left_by_watch.txt"), output=scene.folder / "watch.txt"):
+    if fault.suspected_only:
+        until_mono_s = min(until_mono_s, time.monotonic() + _NO_VERDICT_S)
+    command = watch_command(scene, settings, fault.watch_words(keeper.pid))
+    left_file, output = scene.truth.with_name("left_by_watch.txt"), scene.folder / "watch.txt"
+    with kept(command, environment({}), left_file=left_file, output=output, cwd=scene.folder):
 
         def is_enough(event: Event) -> bool:
             if settings.tell is not None:
@@ -178,6 +198,10 @@ def onset(truth: Truth | Missing, first_seen_unix_s: Mapping[int, float]) -> flo
     if truth.step is None:
         return Missing("no onset: this drill has none")
     return first_seen_unix_s.get(truth.step - 1, Missing(f"no onset: step {truth.step - 1} was never told"))
+
+
+def _struck(truth: Truth | Missing, scene: Scene) -> int:
+    return scene.rank if isinstance(truth, Missing) or truth.rank is None else truth.rank
 
 
 def verify_bundles(events: Sequence[Event], job: Path, stands: Callable[[Path], bool]) -> dict[str, bool]:

@@ -13,7 +13,17 @@ from rankpatrol.drill.rules import complaints, wrong_names
 __all__ = ["Bars", "Outcome", "Score", "not_run", "score"]
 
 _HAS_CULPRIT = frozenset(
-    {Expectation.RECOVERS, Expectation.NAMED, Expectation.CRASHES, Expectation.TIMES_OUT, Expectation.NOT_AGAIN, Expectation.SLOWED_BY_ONE}
+    {
+        Expectation.RECOVERS,
+        Expectation.NAMED,
+        Expectation.SUSPECTS,
+        Expectation.CRASHES,
+        Expectation.TIMES_OUT,
+        Expectation.NOT_AGAIN,
+        Expectation.SLOWED_BY_ONE,
+        Expectation.WOULD_END,
+        Expectation.KEEPS,
+    }
 )
 
 
@@ -48,6 +58,8 @@ def _marks(outcome: Outcome, bars: Bars) -> Score:
         onset_off_s=_onset_off_s(outcome, verdict),
         silent_s=None if truth.until_unix_s is None or truth.at_unix_s is None else round(truth.until_unix_s - truth.at_unix_s, 1),
         alerts=sum(event.kind == "alert" for event in outcome.events),
+        false_alerts=sum(event.kind == "alert" and event.incident in _recovered(outcome) for event in outcome.events),
+        virtual=outcome.virtual,
         caught=verdict is not None and verdict.cause in outcome.causes,
         named_rightly=(suspect is not None or outcome.names_nobody) and not any(wrong_names(outcome)),
         process_named=any(_mentions(event, truth.pids) for event in outcome.events if event.kind in {"alert", "verdict"}),
@@ -64,6 +76,11 @@ def _ended(outcome: Outcome) -> Event | None:
         return _first(outcome, lambda event: event.kind == "attempt_ended")
     action = _first(outcome, lambda event: event.kind == "action")
     return _first(outcome, lambda event: event.kind == "attempt_ended" and action is not None and event.at_unix_s >= action.at_unix_s)
+
+
+def _recovered(outcome: Outcome) -> set[int | str | None]:
+    """Incidents that were over by themselves."""
+    return {event.incident for event in outcome.events if event.kind == "incident_closed" and event.how == "recovered"}
 
 
 def _first(outcome: Outcome, wanted: Callable[[Event], bool]) -> Event | None:

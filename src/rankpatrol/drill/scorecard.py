@@ -15,6 +15,7 @@ from rankpatrol.drill.outcome import Score
 _KINDS = {
     Expectation.RECOVERS: "hang",
     Expectation.NAMED: "hang, attached",
+    Expectation.SUSPECTS: "hang, suspected",
     Expectation.CRASHES: "crash",
     Expectation.TIMES_OUT: "time-out",
     Expectation.LOOPS: "loop",
@@ -28,6 +29,8 @@ _KINDS = {
     Expectation.RELEASES: "orphans",
     Expectation.FAILS: "fails",
     Expectation.STOPS: "stopped",
+    Expectation.KEEPS: "crash, stopped",
+    Expectation.WOULD_END: "hang, virtual",
 }
 
 
@@ -56,6 +59,24 @@ class Row(Record, frozen=True, kw_only=True):
     suspect: Spread | None
     verdict: Spread | None
     ended: Spread | None
+
+
+class Quiet(Record, frozen=True, kw_only=True):
+    """What people were told for nothing: alerts that closed by themselves, in runs in which nothing was wrong, real ranks alone."""
+
+    runs: int
+    hours: float
+    false_alerts: int
+    false_alerts_per_hour: float | None
+
+
+def quiet(scores: Iterable[Score]) -> Quiet:
+    """Over all silences and healthy runs together. None an hour where there is no hour."""
+    seen = [one for one in scores if one.expects in {Expectation.SILENT, Expectation.ENDS_WELL} and not one.virtual]
+    hours, alerts = sum(one.seconds for one in seen) / 3600, sum(one.false_alerts for one in seen)
+    return Quiet(
+        runs=len(seen), hours=round(hours, 4), false_alerts=alerts, false_alerts_per_hour=round(alerts / hours, 2) if hours else None
+    )
 
 
 def rows(scores: Iterable[Score]) -> tuple[Row, ...]:
@@ -93,7 +114,10 @@ def spread(seconds: Iterable[float | None]) -> Spread | None:
 
 def table(scores: Sequence[Score]) -> Table:
     """The scorecard; times are p50/p95/max in seconds from the onset."""
-    shown = Table(title="seconds from the onset: p50/p95/max", box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    told = quiet(scores)
+    by_the_hour = f"{told.false_alerts} alerts that closed by themselves in {told.hours:.2f} h: {told.false_alerts_per_hour} an hour"
+    caption = f"silences: {by_the_hour}" if told.runs else None
+    shown = Table(title="seconds from the onset: p50/p95/max", caption=caption, box=SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
     for heading in ("fault", "kind"):
         shown.add_column(heading, no_wrap=True)
     for heading in ("runs", "passed", "caught", "named", "alerts", "bar", "suspect", "verdict", "ended"):
@@ -105,8 +129,8 @@ def table(scores: Sequence[Score]) -> Table:
 
 
 def to_json(scores: Sequence[Score]) -> bytes:
-    """Rows and every run, ready to be kept."""
-    return msgspec.json.format(msgspec.json.encode({"rows": rows(scores), "runs": list(scores)}), indent=2) + b"\n"
+    """Rows, every run, and what the silences cost together, ready to be kept."""
+    return msgspec.json.format(msgspec.json.encode({"quiet": quiet(scores), "rows": rows(scores), "runs": list(scores)}), indent=2) + b"\n"
 
 
 def read_runs(path: Path) -> tuple[Score, ...]:

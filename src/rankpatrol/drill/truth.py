@@ -11,8 +11,9 @@ from rankpatrol.system.files import write_atomic
 class Truth(Record, frozen=True, kw_only=True):
     """Which rank was struck before which step. `at_unix_s` is None where the onset shows in the training's steps only.
 
-    `pids` are the processes that stand still: the rank's own, or its loader processes. `until_unix_s` is when a silence was over, or
-    when the last process of the job was gone. `others` are to blame as well. `harmed` names strangers' processes that did not survive.
+    `pids` are the processes that stand still: the rank's own, or its loader processes. `until_unix_s` is when a silence was over, when
+    the last process of the job was gone, or, of a hang, until when nobody may act. `others` are to blame as well. `harmed` names
+    strangers' processes that did not survive.
     """
 
     rank: int | None = None

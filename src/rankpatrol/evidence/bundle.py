@@ -14,7 +14,7 @@ from typing import Self
 
 import msgspec
 
-from rankpatrol.core.errors import EvidenceError
+from rankpatrol.core.errors import EvidenceError, ExitCode
 from rankpatrol.core.records import Missing, Record
 from rankpatrol.evidence.manifest import MANIFEST, VERSION, Manifest, RankEntry, Verification, load_manifest, safe_path, verify
 from rankpatrol.system.clock import Clock
@@ -27,8 +27,8 @@ PARTIAL = ".partial-"
 _WHY_NOT = {
     errno.ENOSPC: "The disk is full. Free some space, or give another --job-dir; the bundle is tried again.",
     errno.EDQUOT: "The quota is used up. Free some space, or give another --job-dir; the bundle is tried again.",
-    errno.EROFS: "The file system is read-only. Give a --job-dir that can be written.",
-    errno.EACCES: "The job directory may not be written. Give a --job-dir that this user owns.",
+    errno.EROFS: "The file system is read-only. Name a folder that can be written (run --job-dir, capture --out).",
+    errno.EACCES: "Nothing may be written there. Name a folder that this user owns (run --job-dir, capture --out).",
 }
 
 
@@ -42,6 +42,12 @@ class BundleNotWritten(EvidenceError):
     """The file system did not take the bundle; what was written of it is removed."""
 
     help = "Nothing was ended or signalled, since there is no evidence. Look at the file system of the job directory."
+
+
+class BundleRefused(BundleNotWritten):
+    """This user may not write there."""
+
+    exit_code = ExitCode.NO_PERMISSION
 
 
 class BundleBroken(EvidenceError):
@@ -222,7 +228,8 @@ class BundleWriter:
         except OSError as problem:
             self.discard()
             what = f"cannot write the bundle {self._final}: {problem.strerror}"
-            raise BundleNotWritten(what, help=_WHY_NOT.get(problem.errno or 0, BundleNotWritten.help)) from problem
+            kind = BundleRefused if problem.errno in {errno.EACCES, errno.EPERM, errno.EROFS} else BundleNotWritten
+            raise kind(what, help=_WHY_NOT.get(problem.errno or 0, BundleNotWritten.help)) from problem
 
 
 def is_abandoned(partial: Path) -> bool:

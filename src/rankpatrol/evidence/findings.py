@@ -7,7 +7,7 @@ import msgspec
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.records import Missing, Record
 from rankpatrol.core.snapshot import Snapshot
-from rankpatrol.evidence.redact import redact_json
+from rankpatrol.evidence.redact import redact_json, redact_record
 
 
 class Findings(Record, frozen=True, kw_only=True):
@@ -31,6 +31,11 @@ def without_secrets(findings: Findings) -> Findings:
     """The same findings, redacted, and without the half characters that a path or a log may hold and UTF-8 cannot."""
     plain = redact_json(_encodable(msgspec.to_builtins(findings)))
     return msgspec.convert(plain, Findings)
+
+
+def speakable(found: Diagnosis) -> Diagnosis:
+    """The same diagnosis, without the secrets that a log's words brought into its sentences."""
+    return msgspec.convert(redact_record(msgspec.to_builtins(found)), Diagnosis)
 
 
 def _encodable(value: Any) -> Any:

@@ -23,6 +23,8 @@ _SHAPES = re.compile(
 )
 _URL_LOGIN = re.compile(r"(?<=://)[^\s/:@]{0,256}:[^\s/]{0,512}@")
 _BEARER = re.compile(r"\b(Bearer[ \t]+)[\w.~+/=:-]{8,}", re.IGNORECASE)
+# What signs a link to storage for whoever holds it: Azure's `sig`, and what other clouds call theirs in full.
+_URL_SIGNATURE = re.compile(r"(?<=[?&])((?:X-Goog-|X-Amz-)?(?:sig|signature)=)[^&\s\"'<>]{8,}", re.IGNORECASE)
 _LOGIN_FLAG = re.compile(r"((?<!\S)--(?:proxy-)?user[ \t=]+|\bcurl\b[^\n]{0,300}?[ \t]-u[ \t]*)(?!<redacted>)[^\s:]+:\S+")
 _KEY_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]*)PRIVATE KEY-----.*?(?:-----END \1PRIVATE KEY-----|\Z)", re.DOTALL)
 _KEY_END = re.compile(r"-----END [A-Z0-9 ]*PRIVATE KEY-----")
@@ -49,6 +51,8 @@ _AFTER_BARE = "\"'`,;)}]"
 
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 _SETTING = re.compile(r"([+~-]*[\w.@/-]+=)(.*)", re.DOTALL)
+# Fields by which files are found again.
+_OPENED = frozenset({"bundle", "checkpoint", "file", "path"})
 _HARMLESS = frozenset({"", "true", "false", "none", "null", "yes", "no", "on", "off", REDACTED})
 
 
@@ -70,6 +74,7 @@ def _redact(text: str) -> str:
     # Names come before shapes: a value that only begins with a known shape goes as a whole.
     text = _redact_named(text)
     text = _URL_LOGIN.sub(f"{REDACTED}@", text)
+    text = _URL_SIGNATURE.sub(rf"\g<1>{REDACTED}", text)
     text = _SHAPES.sub(REDACTED, text)
     text = _BEARER.sub(rf"\g<1>{REDACTED}", text)
     return _LOGIN_FLAG.sub(rf"\g<1>{REDACTED}", text)
@@ -109,6 +114,23 @@ def redact_json(value: Any, key: str = "") -> Any:
             return [redact_json(item, key) for item in value]
         case _:
             return value
+
+
+def redact_record(record: Any) -> Any:
+    """An event, a diagnosis or a state as JSON-able values: its sentences without secrets, its paths as they are, since they are opened."""
+    match record:
+        case dict():
+            return {name: member if name in _OPENED else redact_record(_redact_lists(name, member)) for name, member in record.items()}
+        case list() | tuple():
+            return [redact_record(item) for item in record]
+        case str():
+            return redact_text(record)
+        case _:
+            return record
+
+
+def _redact_lists(name: Any, member: Any) -> Any:
+    return redact_command(member) if name == "command" and isinstance(member, (list, tuple)) else member
 
 
 def _without_key_tail(lines: list[str]) -> list[str]:

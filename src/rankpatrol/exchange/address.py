@@ -3,6 +3,8 @@
 import re
 from urllib.parse import quote, unquote
 
+import msgspec
+
 from rankpatrol.core.errors import UsageProblem
 from rankpatrol.core.records import Record
 
@@ -10,6 +12,7 @@ _FORMS = "Write nats://[TOKEN@]HOST:PORT, tls://HOST:PORT (certificates instead 
 _BROKER = re.compile(r"(?:(?P<token>[^@/]*)@)?(?P<host>\[[0-9A-Za-z:.%_-]+\]|[^\s@/:\[\]]+)(?::(?P<port>\d{1,5}))?/?")
 # IANA's port of NATS.
 _PORT = 4222
+_ALL_ADDRESSES = ("0.0.0.0", "::")  # ruff: ignore[S104] - recognised, not bound
 
 
 class Address(Record, frozen=True, kw_only=True):
@@ -27,6 +30,10 @@ class Address(Record, frozen=True, kw_only=True):
             return f"local:{self.room}"
         token = quote(self.token, safe="") if secret else "…"
         return f"{self.scheme}://{token + '@' if self.token else ''}{self.netloc()}"
+
+    def seen_from_outside(self, host: str) -> "Address":
+        """The same under the name by which other nodes reach it, where it listens on all of this node's addresses."""
+        return msgspec.structs.replace(self, host=host) if self.host in _ALL_ADDRESSES else self
 
     def netloc(self) -> str:
         """HOST:PORT; an IPv6 address in brackets (RFC 3986), its zone behind %25 (RFC 6874)."""

@@ -116,7 +116,7 @@ class NatsWire:
         self._news.set()
         telling = asyncio.create_task(self._tell_on(connection))
         try:
-            await asyncio.shield(connection.over)
+            await connection.lost()
         finally:
             telling.cancel()
 

@@ -17,6 +17,7 @@ FAILURES = (OSError, NatsError, PatrolError)
 _NEVER_S = 10**6
 _SENT_S = 0.002
 _LEAST_S = 0.001
+_LOOKS_EVERY_S = 1.0
 # The client begins without TLS and goes on with it, at which asyncio wonders at each end; without a handler that would go to stderr.
 logging.getLogger("nats").addHandler(logging.NullHandler())
 logging.getLogger("asyncio").addFilter(lambda record: "eof_received" not in str(record.msg))
@@ -98,6 +99,13 @@ class Connection:
         """Nobody will answer any more."""
         if not self.over.done():
             self.over.set_result(None)
+
+    async def lost(self) -> None:
+        """Return once the connection is lost. The client forgets to say so where its last bytes cannot be sent any more."""
+        while not self.over.done():
+            await asyncio.wait([self.over], timeout=_LOOKS_EVERY_S)
+            if self.client.is_closed:
+                self.lose()
 
     async def close(self) -> None:
         """Never raises, and leaves nothing behind: the client does where the peer is gone before its last bytes are."""

@@ -42,7 +42,11 @@ class Rendezvous(Record, frozen=True, kw_only=True):
 
 
 def announce(job_dir: Path, run: str, hub: str, address: Address, clock: Clock) -> None:
-    """Say where the hub of this run is, in place of what an earlier run said. Raises BadInput where the file cannot be written."""
+    """Say where the hub of this run is, in place of what an earlier run said. Raises BadInput where the file cannot be written.
+
+    A broker that listens on all addresses is announced under its node's name, `hub`.
+    """
+    address = address.seen_from_outside(hub)
     said = Rendezvous(
         run=run,
         url=msgspec.structs.replace(address, token="").url(),

@@ -1,39 +1,56 @@
 """The bytes of events.jsonl into events in order, whatever was cut, doubled, interleaved or told by a clock that was set back. Pure."""
 
-import re
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice, pairwise
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, compress, islice, pairwise
 from operator import attrgetter, le
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from rankpatrol.core.durations import say_duration
-from rankpatrol.goodput.records import TIMES_S, Event, Moment
+from rankpatrol.core.plain import plain
+from rankpatrol.goodput.records import TIMES_S, Event, Moment, Span
 
-_BLOCK_BYTES = 64 << 10
+_BLOCK_BYTES = 32 << 10
 _EVENTS, _MOMENTS = msgspec.json.Decoder(Event), msgspec.json.Decoder(Moment)
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _time: Callable[[Moment], float] = attrgetter("at_unix_s")
 _kind: Callable[[Moment], str] = attrgetter("kind")
+_attempt: Callable[[Moment], int] = attrgetter("attempt")
 # Told once in a job, an attempt or an incident; told again by a second agent, the first word stands.
 _ONCE = frozenset({"job_started", "attempt_started", "resumed", "attempt_ended", "alert", "verdict", "incident_closed", "job_ended"})
 # Two writers on one machine pass each other by less than this; more is a clock that was set back, unless it happens again and again.
 _DISORDER_S = 5.0
 _CLOCK_STEPS_MOST = 3
-# What no XML and no terminal takes.
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
-Ordered = tuple[tuple[Moment, ...], tuple[str, ...]]
 
 
-def read(content: bytes) -> Ordered:
-    """The events in order, times never falling, and in plain words what had to be mended."""
-    events, remarks = _decoded(content)
-    events, doubled = _once(events)
-    if doubled:
-        remarks.append(f"{doubled} events were told twice (two agents?): the first word stands")
-    events, said = _straightened(events)
-    return tuple(events), (*remarks, *said)
+class Told(NamedTuple):
+    """All that was told, in order, times never falling: the progress of each attempt, and the rest; and what had to be mended."""
+
+    span: Span
+    others: list[Event]
+    progress: dict[int, list[Moment]]
+    remarks: tuple[str, ...]
+
+
+def read(content: bytes) -> Told | None:
+    """What these bytes tell, or None where not one event is in them."""
+    runs, remarks = _decoded(content)
+    others, progress = _parted(runs)
+    times_s = list(map(_time, chain.from_iterable(runs)))
+    if not times_s:
+        return None
+    doubled = _told_again(others)
+    if doubled or not all(map(le, times_s, islice(times_s, 1, None))):
+        events = [event for event in chain.from_iterable(runs) if id(event) not in doubled]
+        if doubled:
+            remarks.append(f"{len(doubled)} events were told twice (two agents?): the first word stands")
+        events, said = _straightened(events)
+        remarks += said
+        others, progress = _parted([events])
+        times_s = [events[0].at_unix_s, events[-1].at_unix_s]
+    return Told(Span(times_s[0], times_s[-1]), others, progress, tuple(remarks))
 
 
 def seconds(value: Any) -> float | None:
@@ -51,39 +68,61 @@ def text(value: Any, otherwise: str) -> str:
     return plain(value) if isinstance(value, str) else otherwise
 
 
-def plain(words: str) -> str:
-    """Foreign words without what would move a terminal's cursor or spoil a picture."""
-    return _UNPRINTABLE.sub("?", words)
-
-
 def ranks(value: Any) -> tuple[int, ...]:
     """A list of ranks that another writer may have spoiled."""
     return tuple(rank for each in value if (rank := count(each)) is not None) if isinstance(value, list | tuple) else ()
 
 
-def _decoded(content: bytes) -> tuple[list[Moment], list[str]]:
-    """A block of lines is decoded at once, and line by line only where one of them is no event: a long job has millions."""
-    events: list[Moment] = []
+def _decoded(content: bytes) -> tuple[list[Sequence[Moment]], list[str]]:
+    """A block of lines is decoded at once, and line by line only where one of them is no event: a long job has millions.
+
+    Told as runs: of progress alone, or of anything.
+    """
+    runs: list[Sequence[Moment]] = []
     unreadable = lines = 0
     for block in _blocks(content):
         try:
             more, spoiled = _all(block), 0
         except _UNREADABLE:
-            more, spoiled = _one_by_one(block)
-        events += more
+            one_by_one, spoiled = _one_by_one(block)
+            more = [one_by_one]
+        runs += more
         unreadable += spoiled
-        lines += len(more) + spoiled
+        lines += sum(map(len, more)) + spoiled
     remarks = [f"{unreadable} of {lines} lines could not be read (cut, or no event) and are left out"] if unreadable else []
-    return events, remarks
+    return runs, remarks
 
 
-def _all(block: bytes) -> Sequence[Moment]:
-    """The events of a block, in short where all are progress. Raises where a line is none."""
-    if block.count(b'"progress"') >= block.count(b"\n"):
-        moments = _MOMENTS.decode_lines(block)
-        if set(map(_kind, moments)) == {"progress"}:
-            return moments
-    return _EVENTS.decode_lines(block)
+def _all(block: bytes) -> list[Sequence[Moment]]:
+    """The events of a block: in short what tells of progress, and that is most of it. Raises where a line is none."""
+    moments = _MOMENTS.decode_lines(block)
+    others = list(compress(range(len(moments)), map("progress".__ne__, map(_kind, moments))))
+    if not others:
+        return [moments]
+    lines = block.split(b"\n", len(moments))
+    if len(lines) < len(moments) or b"" in lines[: len(moments)]:
+        return [_EVENTS.decode_lines(block)]  # empty lines: which is which cannot be told by counting
+    runs: list[Sequence[Moment]] = []
+    for before, at in pairwise((-1, *others)):
+        runs += (moments[before + 1 : at], [_EVENTS.decode(lines[at])])
+    return [*runs, moments[others[-1] + 1 :]]
+
+
+def _parted(runs: Iterable[Sequence[Moment]]) -> tuple[list[Event], dict[int, list[Moment]]]:
+    """Progress by attempt, and all else."""
+    others: list[Event] = []
+    progress: defaultdict[int, list[Moment]] = defaultdict(list)
+    for run in runs:
+        attempts = set(map(_attempt, run))
+        if len(attempts) == 1 and set(map(type, run)) == {Moment}:
+            progress[attempts.pop()] += run
+            continue
+        for event in run:
+            if event.kind == "progress":
+                progress[event.attempt].append(event)
+            elif isinstance(event, Event):
+                others.append(event)
+    return others, progress
 
 
 def _blocks(content: bytes) -> Iterator[bytes]:
@@ -109,15 +148,16 @@ def _one_by_one(block: bytes) -> tuple[list[Moment], int]:
     return events, spoiled
 
 
-def _once(events: list[Moment]) -> tuple[list[Moment], int]:
+def _told_again(events: Iterable[Event]) -> set[int]:
+    """The ids of those that repeat what was told before."""
     known: set[tuple[str, int, int | str | None]] = set()
     doubled: set[int] = set()
-    for event in (each for each in events if each.kind in _ONCE and isinstance(each, Event)):
+    for event in events:
         key = (event.kind, 0 if event.kind in {"job_started", "job_ended"} else event.attempt, event.incident)
-        if key in known:
+        if event.kind in _ONCE and key in known:
             doubled.add(id(event))
         known.add(key)
-    return ([each for each in events if id(each) not in doubled] if doubled else events), len(doubled)
+    return doubled
 
 
 def _straightened(events: list[Moment]) -> tuple[list[Moment], list[str]]:

@@ -1,14 +1,14 @@
 """One job directory's events as a launch: its attempts one after another, its incidents, its time in the queue. Pure."""
 
-from collections import defaultdict
 from collections.abc import Iterable
-from itertools import groupby
-from operator import attrgetter
+from itertools import islice
+from operator import attrgetter, itemgetter, lt
 from typing import Any, NamedTuple
 
 from rankpatrol.goodput.reading import count, ranks, read, seconds, text
 from rankpatrol.goodput.records import Attempt, Event, Incident, Launch, Moment, Span
 
+_TIME, _STEP, _SECOND = attrgetter("at_unix_s"), attrgetter("step"), itemgetter(1)
 # A word about the queue that is told at most this long after its `since` was told as the queue began.
 _AT_ONCE_S = 2.0
 # A launcher needs minutes to start its ranks at most: an earlier time is another clock's.
@@ -19,15 +19,14 @@ _QUEUE_MOST_S = 60 * 86400.0
 
 def launch_of(source: str, content: bytes, number: int) -> Launch | None:
     """The launch that these bytes of events.jsonl tell of, or None where not one event is in them. `number` tells launches apart."""
-    events, remarks = read(content)
-    if not events:
+    told = read(content)
+    if told is None:
         return None
-    # A long job's events are progress for the most part: it is gone through once, and all else without it.
-    others = [event for event in events if event.kind != "progress" and isinstance(event, Event)]
+    others, remarks = told.others, told.remarks
     started = _first(others, "job_started")
-    begin_s, ended = _begin_s(events[0], started), _first(others, "job_ended")
-    end_s = events[-1].at_unix_s if ended is None else ended.at_unix_s
-    attempts, said = _attempts(others, _progress(events), end_s)
+    begin_s, ended = _begin_s(told.span.begin_s, started), _first(others, "job_ended")
+    end_s = told.span.end_s if ended is None else ended.at_unix_s
+    attempts, said = _attempts(others, told.progress, end_s)
     if ended is None:
         said.append("the job runs on, or its last events are missing: counted up to the last event")
     incidents = _incidents(others, number, begin_s)
@@ -52,11 +51,11 @@ def _first(events: Iterable[Event], kind: str) -> Event | None:
     return next((event for event in events if event.kind == kind), None)
 
 
-def _begin_s(first: Moment, started: Event | None) -> float:
+def _begin_s(first_s: float, started: Event | None) -> float:
     """When CMD was launched, where that is told."""
     launched_s = seconds(started.launched_unix_s) if started else None
-    known = launched_s is not None and 0 <= first.at_unix_s - launched_s <= _LAUNCHING_MOST_S
-    return launched_s if known and launched_s is not None else first.at_unix_s
+    known = launched_s is not None and 0 <= first_s - launched_s <= _LAUNCHING_MOST_S
+    return launched_s if known and launched_s is not None else first_s
 
 
 def _command(started: Event | None) -> tuple[str, ...] | None:
@@ -73,14 +72,6 @@ class _Cut(NamedTuple):
     progress: list[Moment]
     start: Event | None
     end: Event | None
-
-
-def _progress(events: Iterable[Moment]) -> dict[int, list[Moment]]:
-    """The progress of each attempt."""
-    found: defaultdict[int, list[Moment]] = defaultdict(list)
-    for number, moments in groupby((event for event in events if event.kind == "progress"), attrgetter("attempt")):
-        found[number] += moments
-    return found
 
 
 def _attempts(others: Iterable[Event], progress: dict[int, list[Moment]], end_s: float) -> tuple[tuple[Attempt, ...], list[str]]:
@@ -147,8 +138,12 @@ def _nodes(places: dict[str, Any]) -> dict[int, str]:
 
 def _rising(cut: _Cut) -> tuple[tuple[float, int], ...]:
     """Progress, as far as it goes beyond what was reached: counters that begin anew with each epoch tell nothing for a while."""
+    begin_s, end_s = cut.span.begin_s, cut.span.end_s
+    counted = tuple(zip(map(_TIME, cut.progress), map(_STEP, cut.progress), strict=True))
+    if _only_rises(counted, begin_s, end_s):
+        return counted
     steps: list[tuple[float, int]] = []
-    begin_s, end_s, reached = cut.span.begin_s, cut.span.end_s, -1
+    reached = -1
     for event in cut.progress:
         step = event.step
         # A step that another writer spoiled (text, true) is none.
@@ -156,6 +151,14 @@ def _rising(cut: _Cut) -> tuple[tuple[float, int], ...]:
             reached = step
             steps.append((at_s, step))
     return tuple(steps)
+
+
+def _only_rises(counted: tuple[tuple[float, Any], ...], begin_s: float, end_s: float) -> bool:
+    """Whether nothing is to be left out, as in nearly every job: told in few passes over millions."""
+    if not counted or not begin_s <= counted[0][0] or not counted[-1][0] <= end_s:
+        return False
+    steps = list(map(_SECOND, counted))
+    return set(map(type, steps)) == {int} and steps[0] >= 0 and all(map(lt, steps, islice(steps, 1, None)))
 
 
 def _spans_of(phase: str, events: Iterable[Event], end_s: float) -> list[Span]:

@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 
+from rankpatrol.core.budget import Budget
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.records import Record
 
@@ -169,10 +170,11 @@ Instruction = RaiseAlert | GiveVerdict | SealEvidence | CarryOut | AskPerson | L
 
 
 class IncidentPolicy(Record, frozen=True, kw_only=True):
-    """Whether a sealed verdict is acted upon, and whether a person is asked before."""
+    """Whether a sealed verdict is acted upon, whether a person is asked before, and how often the job may fail."""
 
     act: bool
     ask: bool = False
+    budget: Budget = Budget()
 
 
 class IncidentState(Record, frozen=True, kw_only=True):

@@ -9,9 +9,11 @@ from rankpatrol.analysis.told.logs import diagnose_logs
 from rankpatrol.analysis.told.stacks import diagnose_stacks
 from rankpatrol.analysis.told.together import together, weigh
 from rankpatrol.core.diagnosis import Diagnosis
-from rankpatrol.core.errors import BadInput, PatrolError
+from rankpatrol.core.errors import BadInput, NoPermission, PatrolError
 from rankpatrol.core.records import Missing, Record
 from rankpatrol.core.testimony import FILE_ORDERS, Teller
+from rankpatrol.evidence.findings import speakable
+from rankpatrol.evidence.redact import redact_text
 from rankpatrol.formats.log_ledger import Ledger
 from rankpatrol.formats.log_names import teller_of
 from rankpatrol.formats.log_prefixes import peel
@@ -20,7 +22,7 @@ from rankpatrol.formats.log_sieve import Sieve
 from rankpatrol.formats.long_numbers import without_long_numbers
 from rankpatrol.formats.steps import find_step
 from rankpatrol.intake.forms import FILE_FORMS, FOLDER_FORMS, RECORDINGS, STACKS, TEXT_FORMS, Beside, FileForm
-from rankpatrol.intake.sources import Source, chunks, find
+from rankpatrol.intake.sources import Source, chunks, find, texts
 
 # Of all files together, this much is read line by line; the rest goes through the sieve.
 _CLOSE_HEAD_BYTES, _CLOSE_TAIL_BYTES = 512 << 10, 2 << 20
@@ -51,18 +53,20 @@ def diagnose(paths: tuple[str, ...], watch: Watch = lambda _bytes: None) -> Answ
     """One answer about all that `paths` hold; `watch` is told of the bytes read.
 
     Raises:
-        BadInput: where nothing at all was readable.
+        BadInput, NoPermission: where nothing at all was readable.
     """
     answers, rest, missing = _folders(paths)
     sources, more = find(rest)
     missing += more
     sources, taken = _by_file_form(sources)
     reading = _Reading(sources, watch)
+    closed = False
     for source in sources:
         try:
             reading.read(source)
-        except BadInput as problem:
+        except (BadInput, NoPermission) as problem:
             missing.append(Missing(f"{problem} ({problem.help})"))
+            closed = closed or isinstance(problem, NoPermission)
     logs = diagnose_logs(reading.ledger) if reading.bytes_read else None
     beside = _beside(Story(reading.ledger))
     from_files = {name: answer for name, paths in taken.items() if (answer := _read_files(name, paths, beside, missing)) is not None}
@@ -70,8 +74,8 @@ def diagnose(paths: tuple[str, ...], watch: Watch = lambda _bytes: None) -> Answ
     joined = together(logs, reading.stacks(), from_files.get(RECORDINGS))
     best = weigh([*answers, *([joined] if joined is not None else [])])
     if best is None:
-        raise _nothing_read(paths, missing)
-    return Answer(best, len(sources), reading.bytes_read, tuple(each.reason for each in missing))
+        raise _nothing_read(paths, missing, NoPermission if closed else BadInput)
+    return Answer(speakable(best), len(sources), reading.bytes_read, tuple(redact_text(each.reason) for each in missing))
 
 
 def _folders(paths: tuple[str, ...]) -> tuple[list[Diagnosis], tuple[str, ...], list[Missing]]:
@@ -84,9 +88,14 @@ def _folders(paths: tuple[str, ...]) -> tuple[list[Diagnosis], tuple[str, ...], 
             rest.append(text)
             continue
         try:
-            answers += [answer for answer in (form.read(Path(text)),) if answer is not None]
+            answer = form.read(Path(text))
         except PatrolError as problem:
             missing.append(Missing(f"{problem} ({problem.help})"))
+            continue
+        if answer is None:
+            rest.append(text)
+        else:
+            answers.append(answer)
     return answers, tuple(rest), missing
 
 
@@ -159,7 +168,7 @@ class _Reading:
         reader = Reader(source.name, teller_of(source.name), order=self._order)
         whole: bytearray | None = bytearray() if TEXT_FORMS else None
         try:
-            for chunk in chunks(source):
+            for chunk in texts(source, chunks(source)):
                 self.bytes_read += len(chunk)
                 self._watch(len(chunk))
                 if whole is not None:
@@ -192,9 +201,9 @@ class _Reading:
                 self.answers.append(answer)
 
 
-def _nothing_read(paths: tuple[str, ...], missing: list[Missing]) -> BadInput:
+def _nothing_read(paths: tuple[str, ...], missing: list[Missing], kind: type[BadInput | NoPermission]) -> BadInput | NoPermission:
     why = "; ".join(each.reason for each in missing[:3]) or "empty, or nothing but files that are no logs"
-    return BadInput(
+    return kind(
         f"nothing readable in {', '.join(paths)}: {why}",
         help="Give a log, a folder of logs, a sealed bundle, or pipe a text into `rankpatrol diagnose -`.",
     )

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from rankpatrol.core.errors import BadInput
+from rankpatrol.core.errors import BadInput, NoPermission
 from rankpatrol.core.records import Missing, Record
 
 STDIN = "-"
@@ -96,6 +96,7 @@ def chunks(source: Source) -> Iterator[bytes]:
     """The plain bytes of a source, unpacked where it is packed; what could be read before a damage is given.
 
     Raises:
+        NoPermission: it may not be read.
         BadInput: it cannot be read, or its packing needs a library that is not installed.
     """
     try:
@@ -106,9 +107,43 @@ def chunks(source: Source) -> Iterator[bytes]:
             while chunk := read(_CHUNK_BYTES):
                 yield chunk
     except OSError as problem:
-        raise BadInput(f"{source.name}: {problem.strerror or problem}", help="The rest was read.") from problem
+        kind = NoPermission if isinstance(problem, PermissionError) else BadInput
+        raise kind(f"{source.name}: {problem.strerror or problem}", help="The rest was read.") from problem
     except _damages() as problem:
         raise BadInput(f"{source.name} is packed, and damaged or cut: {problem}", help="What came before the damage was read.") from problem
+
+
+def texts(source: Source, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The pieces from the first on that holds text.
+
+    Raises:
+        BadInput: none does, so it is no log: a picture, an archive in a format that is not known here, noise.
+    """
+    began = empty = True
+    for piece in pieces:
+        empty = False
+        began = began and _is_binary(piece)
+        if not began:
+            yield piece
+    if began and not empty:
+        raise BadInput(f"{source.name} is binary and no text", help="A flight recording is known by the rank at the end of its name.")
+
+
+def _is_binary(piece: bytes) -> bool:
+    """Whether begin and end both look like noise: control characters (noise has one in eleven bytes, text of any encoding hardly one).
+
+    Zeros do not count: a log cut while it was written begins with a hole (logrotate's copytruncate). One line of text makes it text.
+    """
+    return all(
+        len(end) - len(end.translate(None, _CONTROLS)) > _NOISE_RATIO * len(end) and _LINE_OF_TEXT.search(end) is None
+        for end in (piece[:_END_BYTES], piece[-_END_BYTES:])
+    )
+
+
+# All C0 controls but zero, the ends of lines and pages, tab, backspace, bell and escape (terminals' colours and progress bars).
+_CONTROLS = bytes(code for code in range(1, 32) if code not in {7, 8, 9, 10, 11, 12, 13, 27})
+_NOISE_RATIO, _END_BYTES = 0.02, 64 << 10
+_LINE_OF_TEXT = re.compile(rb"^[\t\x20-\x7e]{16,}\r?$", re.MULTILINE)
 
 
 def _open(source: Source, opened: ExitStack) -> BinaryIO:

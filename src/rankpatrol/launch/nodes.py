@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from rankpatrol.core.errors import UsageProblem
 from rankpatrol.core.records import Record
 from rankpatrol.launch.rundir import Cluster
+from rankpatrol.launch.torchrun_words import SHORT_WITHOUT_VALUE, WITHOUT_VALUE
 
 _TORCHRUN = re.compile(r"(?:^|/)torchrun[\d.]*$|^torch\.distributed\.(?:run|launch)$")
 _WANTED = {"nnodes": "1:1", "node-rank": "", "rdzv-endpoint": "", "rdzv-id": "", "master-addr": ""}
@@ -56,19 +57,13 @@ def torchrun_options(command: Sequence[str], environment: Mapping[str, str]) -> 
             break  # the script: what follows are its own words
         name, equals, value = word.lstrip("-").partition("=")
         name = name.replace("_", "-")
-        if name in _WITHOUT_VALUE:
+        if f"--{name}" in WITHOUT_VALUE or name in SHORT_WITHOUT_VALUE:
             continue
         if not equals:
             value = words.pop(0) if words else ""
         if name in found:
             found[name] = value
     return found
-
-
-# torchrun's options that take no value (torch.distributed.run, 2.13): all others take one.
-_WITHOUT_VALUE = frozenset(
-    {"standalone", "no-python", "run-path", "m", "module", "signals-to-handle-none", "virtual-local-rank", "help", "h"}
-)
 
 
 def _most(nnodes: str) -> int:

@@ -14,7 +14,8 @@ import msgspec
 
 from rankpatrol.core.errors import BadInput, CommandFailed, NoPermission
 from rankpatrol.launch.agent_keeper import AgentKeeper, agent_command
-from rankpatrol.launch.rundir import Cluster, JobSpec, LauncherExit, OrderedEnd, RunDir
+from rankpatrol.launch.left_behind import await_ranks, note_order
+from rankpatrol.launch.rundir import Cluster, JobSpec, LauncherExit, RunDir
 from rankpatrol.launch.shim.rank_environment import LENT, USERS
 from rankpatrol.launch.witness import GroupWitness
 from rankpatrol.system.files import write_once
@@ -155,6 +156,7 @@ def run_job(command: Sequence[str], spec: JobSpec, extra: Mapping[str, str], run
     agent.keep(at_once=True)
     told = _tell_exit(run_dir, exit_code)
     launcher.wait()
+    await_ranks(run_dir, ENDING)
     if told:
         agent.farewell(ENDING)
     agent.dismiss()
@@ -208,6 +210,7 @@ class Ears:
 
 def _wait(launcher: "subprocess.Popen[bytes]", ears: Ears, agent: AgentKeeper, run_dir: RunDir) -> int:
     """CMD's exit code. CMD is not reaped yet: its pid is its own as long as we may signal it."""
+    interrupts = 0
     while (ended := os.waitid(os.P_PID, launcher.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is None:
         agent.keep()
         heard = ears.listen()
@@ -215,8 +218,8 @@ def _wait(launcher: "subprocess.Popen[bytes]", ears: Ears, agent: AgentKeeper, r
             continue
         number, by_all = heard
         if number in ENDING:
-            with contextlib.suppress(OSError):
-                run_dir.write_first("ending.json", OrderedEnd(signal=number.name, at_unix_s=time.time()))
+            interrupts += number == signal.SIGINT
+            note_order(run_dir, number, interrupts)
         if not by_all:
             os.kill(launcher.pid, number)
     return ended.si_status if ended.si_code == os.CLD_EXITED else 128 + ended.si_status

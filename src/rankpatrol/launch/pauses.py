@@ -5,6 +5,7 @@ While it is there, watching, alerts, verdicts and sealing go on. It outlives age
 
 import getpass
 import os
+import time
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,7 @@ from rankpatrol.core.errors import BadInput, NoPermission, PatrolError
 from rankpatrol.core.records import Record
 from rankpatrol.launch.rundir import RunDir
 from rankpatrol.system.files import read_plain, write_atomic
+from rankpatrol.system.state_dir import state_dir
 
 JOB_SWITCH = "paused.json"
 _MOST_BYTES = 1 << 20
@@ -28,10 +30,11 @@ class Pause(Record, frozen=True, kw_only=True):
 
 
 def machine_switch() -> Path:
-    """Where the switch for all of this user's jobs on this machine lies. Homes are shared between machines, so the name says which."""
-    named = os.environ.get("RANKPATROL_STATE_DIR")
-    folder = Path(named) if named else Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "rankpatrol"
-    return folder / f"paused-{os.uname().nodename}.json"
+    """Where the switch for all of this user's jobs on this machine lies. Homes are shared between machines, so the name says which.
+
+    Raises RuntimeError for a user without a home.
+    """
+    return state_dir() / f"paused-{os.uname().nodename}.json"
 
 
 def job_switch(run_dir: RunDir) -> Path:
@@ -49,6 +52,24 @@ def read_pause(switch: Path, scope: str) -> Pause | None:
         if _is_closed(switch):
             return None  # sudo -u may leave HOME as it was: a home that is closed to us holds no word of ours
         return Pause(since_unix_s=_changed_unix_s(switch), by="somebody", why=f"{switch} cannot be read: {problem}", scope=scope)
+
+
+def machine_pause() -> Pause | None:
+    """The pause of all this user's jobs on this machine; a user without a home has no such switch."""
+    try:
+        switch = machine_switch()
+    except RuntimeError:
+        return None
+    return read_pause(switch, "machine")
+
+
+def say_since(pause: Pause) -> str:
+    """Since when, by whom and why, as people read it; a time that no calendar has is said to be none."""
+    try:
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(pause.since_unix_s))
+    except (ValueError, OverflowError, OSError):
+        since = "a time that is none"
+    return f"since {since} by {pause.by}" + (f" ({pause.why})" if pause.why else "")
 
 
 def set_pause(switch: Path, pause: Pause) -> Pause:

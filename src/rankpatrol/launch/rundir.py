@@ -3,7 +3,9 @@
 job.json                     what was started (JobSpec), written once by the parent
 agent.json                   the agent that runs now
 launcher.json                the launcher's identity; launcher_exit.json: how it ended; ending.json: a signal that ordered the end
+ending_for_good.json         SIGTERM, or a second Ctrl-C: what is left of the ranks once CMD has gone is ended by its shims
 spool/                       the agent's records and bundles, before they are carried to the job directory
+outlived.json                the job is over and a process of it is not: what proves whose it was is kept (launch/outlived.py)
 undelivered.json             some of them could not be carried: the run directory is kept
 openings/<attempt>.json      which start of the ranks this attempt is, by the first shim of it
 claims|ranks|exits/<attempt>.<rank>.json    written once each by that rank's shim
@@ -14,9 +16,11 @@ released.<attempt>.json      the agent has taken the evidence of a failed rank: 
 resume/<attempt>.json        how an attempt starts: from where, beware of what, not before when; the first writer's word stands
 newest_good.json             the newest verified checkpoint, kept by the agent
 paused.json                  somebody wants nobody to act (launch/pauses.py)
+reserve                      room that is given free where the disk is full: to write down who may act, and how the next attempt starts
 answer.json                  a person's yes to the open question, until the agent has taken it
 """
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -25,6 +29,7 @@ from typing import TypeVar
 
 import msgspec
 
+from rankpatrol.core.budget import Budget
 from rankpatrol.core.errors import BadInput, PatrolError
 from rankpatrol.core.records import ProcessId, Record
 from rankpatrol.core.starts import SuspectFile
@@ -37,6 +42,8 @@ ROOMS = ("spool", "openings", "claims", "ranks", "exits", "bindings", "shims", "
 _MOST_BYTES = 16 << 20
 _SOCKET_PATH_MOST = 107  # unix(7)
 _LONGEST_INSIDE = len("/rankpatrol-xxxxxxxx/probes/9999.999999.sock")
+# A lease, and some small files for each rank of the next attempt, of a block each.
+_RESERVE, _RESERVE_BYTES, _FULL_BYTES = "reserve", 1 << 20, 64 << 10
 _NO_ROOM = "Nothing was started. Make room there, or name another local folder: TMPDIR=/local/disk rankpatrol run …"
 T = TypeVar("T")
 
@@ -75,12 +82,14 @@ class JobSpec(Record, frozen=True, kw_only=True):
     cluster: Cluster | None = None
     metrics: str | None = None
     metrics_textfile: str | None = None
+    budget: Budget = Budget()
 
 
 class RankPlace(Record, frozen=True, kw_only=True):
     """One rank of one attempt, as its shim registered it.
 
-    `marks_fd` is the shim's own descriptor of the rank's marks; None where the rank was started without a probe.
+    `marks_fd` is the shim's own descriptor of the rank's marks, `stacks_fd` that of the pipe into which the rank writes its stacks when it
+    is asked; None where the rank was started without a probe.
     """
 
     attempt: int
@@ -96,6 +105,7 @@ class RankPlace(Record, frozen=True, kw_only=True):
     scheduler_restarts: int
     started_unix_s: float
     marks_fd: int | None = None
+    stacks_fd: int | None = None
     probe_socket: str | None = None
 
 
@@ -105,6 +115,18 @@ class RankExit(Record, frozen=True, kw_only=True):
     exit_status: int
     by_request: bool
     ended_unix_s: float
+
+
+class Binding(Record, frozen=True, kw_only=True):
+    """What a rank was bound to before its start, or why it was not, as its shim wrote it (affinity/plan.py, `document`)."""
+
+    decision: str
+    why: str
+    gpu: str | None = None
+    node: int | None = None
+    cpus: tuple[int, ...] = ()
+    memory_node: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 class LauncherExit(Record, frozen=True, kw_only=True):
@@ -156,6 +178,7 @@ class RunDir:
         self.path = path
         # A shim registers its rank once and whole: what was read need not be read again, four times a second, for all attempts so far.
         self._known: dict[str, RankPlace] = {}
+        self._bound: dict[str, Binding] = {}
 
     @classmethod
     def create(cls) -> "RunDir":
@@ -178,6 +201,31 @@ class RunDir:
         if (self.path / "undelivered.json").exists():
             return
         shutil.rmtree(self.path, ignore_errors=True)
+
+    def keep_reserve(self) -> None:
+        """Set room aside, unless that is done or there is little."""
+        with contextlib.suppress(OSError):
+            if not (self.path / _RESERVE).exists() and self._room_bytes() > 8 * _RESERVE_BYTES:
+                _set_aside(self.path)
+
+    def open_reserve(self) -> bool:
+        """Give the room free that was set aside; False where there is none any more."""
+        try:
+            (self.path / _RESERVE).unlink()
+        except OSError:
+            return False
+        return True
+
+    def is_full(self) -> bool:
+        """True where not even small files find room."""
+        try:
+            return self._room_bytes() < _FULL_BYTES
+        except OSError:
+            return False
+
+    def _room_bytes(self) -> int:
+        seen = os.statvfs(self.path)
+        return seen.f_frsize * (seen.f_bavail if os.geteuid() else seen.f_bfree)
 
     def write(self, name: str, record: Record) -> None:
         """Replace a file. Raises OSError."""
@@ -221,6 +269,14 @@ class RunDir:
         """How this rank ended, or None while it runs (or where its shim could not say)."""
         return self.read(f"exits/{place.attempt}.{place.rank}.json", RankExit)
 
+    def bindings(self, attempt: int) -> dict[int, Binding]:
+        """What each rank of an attempt was bound to; one that nobody was asked to bind is left out."""
+        names = {place.rank: f"bindings/{attempt}.{place.rank}.json" for place in self.places() if place.attempt == attempt}
+        for name in names.values():
+            if name not in self._bound and (made := self.read(name, Binding)) is not None:
+                self._bound[name] = made
+        return {rank: self._bound[name] for rank, name in names.items() if name in self._bound}
+
     def socket_of(self, place: RankPlace) -> Path:
         """Where this rank's shim listens."""
         return self.path / "shims" / f"{place.attempt}.{place.rank}.sock"
@@ -248,10 +304,25 @@ def _furnished(folder: str) -> Path:
             (path / room).mkdir()
         # A full disk may still have room for folders.
         write_atomic(path / "job.json", b"{}")
+        with contextlib.suppress(OSError):  # little room: all else is worth more
+            _set_aside(path)
     except OSError:
         shutil.rmtree(path, ignore_errors=True)
         raise
     return path
+
+
+def _set_aside(path: Path) -> None:
+    """Blocks that are really there, not a hole (posix_fallocate(3))."""
+    reserve = path / _RESERVE
+    try:
+        with reserve.open("xb") as file:
+            os.posix_fallocate(file.fileno(), 0, _RESERVE_BYTES)
+    except FileExistsError:
+        return
+    except OSError:
+        reserve.unlink(missing_ok=True)
+        raise
 
 
 def launcher_of(run_dir: RunDir) -> ProcessId | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.lemons.records import Memory, NodeIncident, NodeUse
+from rankpatrol.system.state_dir import state_dir
 
 if TYPE_CHECKING:
     import sqlite3
@@ -31,16 +32,14 @@ class LemonProblem(PatrolError):
 
 
 def lemon_path() -> Path | None:
-    """Where the memory lies: RANKPATROL_LEMONS (empty: nowhere), else the user's state directory (XDG Base Directory Specification)."""
+    """Where the memory lies: RANKPATROL_LEMONS (empty: nowhere), else the state directory."""
     chosen = os.environ.get("RANKPATROL_LEMONS")
     if chosen is not None:
         return Path(chosen) if chosen else None
-    state = os.environ.get("XDG_STATE_HOME", "")
     try:
-        folder = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
+        return state_dir() / "lemons.sqlite3"
     except RuntimeError:  # a user without a home
         return None
-    return folder / "rankpatrol" / "lemons.sqlite3"
 
 
 class LemonMemory:

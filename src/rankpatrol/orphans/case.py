@@ -58,7 +58,10 @@ class Case(msgspec.Struct, frozen=True):
 
     def _word(self, job: str) -> JobWord:
         silent = JobWord(job=job, state=JobState.UNKNOWN, by="nobody", why="no scheduler was asked")
-        return self.scan.jobs.get(job, silent)
+        word = self.scan.jobs.get(job, silent)
+        if word.of_older_than_ticks is not None and self.process.id.start_ticks >= word.of_older_than_ticks:
+            return JobWord(job=job, state=JobState.UNKNOWN, by=word.by, why="it began after that word, so the job may run again")
+        return word
 
     @property
     def tie(self) -> str:

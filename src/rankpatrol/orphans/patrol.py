@@ -36,7 +36,7 @@ class Evidence(Record, frozen=True, kw_only=True):
 
 
 class OrphanPatrol:
-    """Scans, remembers, and judges. The first scan never proves anything."""
+    """Scans, remembers, and judges. Nothing is proved by the first scan, unless `history` was given one before."""
 
     def __init__(
         self,
@@ -48,17 +48,17 @@ class OrphanPatrol:
         stack: Callable[[ProcessId], Stack | Missing] = lambda process: take_stack(process, deadline_s=2.0),
     ) -> None:
         self._scanner, self.policy, self._evidence, self._gpus, self._stack = scanner, policy, evidence, gpus, stack
-        self._history = History()
+        self.history = History()
         self.last: Scan | None = None
 
     def look(self) -> tuple[Judged, ...]:
         """One scan, judged in the light of those before."""
         scan = self._scanner.scan()
-        self._history = remember(self._history, scan, idle_floor_bytes=self.policy.idle_floor_bytes)
+        self.history = remember(self.history, scan, idle_floor_bytes=self.policy.idle_floor_bytes)
         self.last = scan
         mounts: Mounts | None = None
         judged = []
-        for one in judge(scan, self._history, self.policy):
+        for one in judge(scan, self.history, self.policy):
             if 16 in one.rows:
                 mounts = read_mounts() if mounts is None else mounts
                 told = explain(one, mounts)
@@ -77,7 +77,7 @@ class OrphanPatrol:
             return seen
         jobs = {**self.last.jobs, **self._scanner.words([seen])}
         now = msgspec.structs.replace(self.last, at_unix_s=time.time(), jobs=jobs)
-        return judge_process(seen, now, self._history, self.policy)
+        return judge_process(seen, now, self.history, self.policy)
 
     def holds(self, process: ProcessId) -> tuple[str, ...]:
         seen = self._scanner.look_again(process)

@@ -43,7 +43,8 @@ class JobState(StrEnum):
 class JobWord(Record, frozen=True, kw_only=True):
     """What one authority says of one job. `grace_s` is None where the policy's holds; the shim's own record needs none.
 
-    `devices`: the device files that were given to the job, None where that is not told.
+    `devices`: the device files that were given to the job, None where that is not told. `of_older_than_ticks`: a word that was kept
+    speaks of processes alone that began before it was given, since a job may be queued again.
     """
 
     job: str
@@ -54,6 +55,7 @@ class JobWord(Record, frozen=True, kw_only=True):
     uid: int | None = None
     devices: frozenset[str] | None = None
     grace_s: float | None = None
+    of_older_than_ticks: int | None = None
     why: str = ""
 
 

@@ -91,6 +91,7 @@ def changed(seen: JobStatus, now: JobStatus) -> str:
         return f"nothing was done: {now.reason or f'the scheduler says {now.said}, which is not known here'}"
     if now.state not in _RUNS:
         return f"nothing was done: the job is {now.said or now.state} now"
-    if now.life != seen.life:
-        return f"nothing was done: the job was started again since (restart {now.restarts}, not {seen.restarts})"
-    return ""
+    if now.life == seen.life:
+        return ""
+    what = f"restart {now.restarts}, not {seen.restarts}" if now.restarts != seen.restarts else "its processes are others"
+    return f"nothing was done: the job was started again since ({what})"

@@ -3,6 +3,7 @@
 import functools
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,11 @@ def boot_id() -> str:
 def stat_fields(text: str) -> list[str]:
     """The fields of a /proc/PID/stat line from `state` (field 3) on; the name before it may hold blanks and brackets."""
     return text[text.rindex(")") + 2 :].split()
+
+
+def ticks_now() -> int:
+    """Now, as processes' starts are counted: clock ticks since the boot, suspension included (proc_pid_stat(5), field 22)."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
 def identify(pid: int) -> ProcessId | None:

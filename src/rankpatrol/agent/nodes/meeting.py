@@ -16,12 +16,13 @@ from rankpatrol.exchange.rendezvous import Rendezvous, announce, take_back, wait
 from rankpatrol.exchange.server import Server, start_server
 from rankpatrol.launch.nodes import is_local
 from rankpatrol.launch.rundir import Cluster, JobSpec, RunDir
-from rankpatrol.system.background import Rounds
+from rankpatrol.system.background import Rounds, within
 from rankpatrol.system.clock import Clock
 
 _BROKER = "broker"
 _LOOKS_EVERY_S = 1.0
 _WITHIN_S = 0.1
+_ANNOUNCE_S = 5.0
 
 
 class Hub:
@@ -39,11 +40,13 @@ class Hub:
         self.address = msgspec.structs.replace(found, host=cluster.host or socket.gethostname())
         near = msgspec.structs.replace(found, host="127.0.0.1") if listen == "0.0.0.0" else found  # ruff: ignore[S104] - compared
         self.exchange: Exchange = open_exchange(near, cluster.node, role=Role.HUB, clock=clock)
-        announce(Path(spec.job_dir), cluster.run, cluster.node, self.address, clock)
+        job_dir, run, node, address = Path(spec.job_dir), cluster.run, cluster.node, self.address
+        # The job directory may be what hangs: the word is then written once it answers.
+        within(lambda: announce(job_dir, run, node, address, clock), _ANNOUNCE_S, name="announce")
 
     def close(self) -> None:
         """The job is over."""
-        take_back(Path(self._spec.job_dir), self._cluster.run)
+        within(lambda: take_back(Path(self._spec.job_dir), self._cluster.run), _ANNOUNCE_S, name="take-back")
         self.exchange.close()
         self._server.stop()
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from rankpatrol.analysis.causes import blocked, loader, spin, stopped, storage, working
+from rankpatrol.analysis.causes import below, blocked, loader, spin, stopped, storage, working
 from rankpatrol.analysis.scene import Cause, Scene
 
 Explain = Callable[[Scene, int], Cause | None]
@@ -14,6 +14,7 @@ REGISTRY: Registry = (
     working.explain,
     loader.explain,
     storage.explain,
+    below.explain,
     spin.explain,
     blocked.explain,
 )

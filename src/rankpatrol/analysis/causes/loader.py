@@ -10,17 +10,27 @@ from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import ProcessSample, ThreadStack
 
 LOADER_NAME = "pt_data_worker"
+_LOOP_FILE = "torch/utils/data/_utils/worker.py"
 
 
 def explain(scene: Scene, rank: int) -> Cause | None:
     """Speaks where the rank waits for data; names the loader process that holds a sample and does not hand it over."""
     if scene.waits[rank].kind is not WaitKind.DATA:
         return None
-    loaders = [child for child in scene.samples[rank].descendants if LOADER_NAME in child.thread_names or child.name == LOADER_NAME]
+    loaders = [child for child in scene.samples[rank].descendants if _is_loader(scene, rank, child)]
     stuck = [loader for loader in loaders if _holds_a_sample(scene, rank, loader)]
     if not stuck:
-        return _nobody_holds_it(rank, loaders)
+        unknown = any(_stack(scene, rank, child) is None for child in scene.samples[rank].descendants)
+        return _nobody_holds_it(rank, loaders, some_are_unknown=unknown)
     return _blame(scene, rank, min(stuck, key=_clarity), stuck)
+
+
+def _is_loader(scene: Scene, rank: int, child: ProcessSample) -> bool:
+    """By the name that torch gives it, from 2.5 on; before, by its stack."""
+    if LOADER_NAME in child.thread_names or child.name == LOADER_NAME:
+        return True
+    thread = _stack(scene, rank, child)
+    return thread is not None and any(frame.file.endswith(_LOOP_FILE) and plain_name(frame) == "_worker_loop" for frame in thread.frames)
 
 
 def _stack(scene: Scene, rank: int, loader: ProcessSample) -> ThreadStack | None:
@@ -109,8 +119,9 @@ def _suggest(loader: ProcessSample, path: str | None) -> tuple[str, ...]:
     return ("Give the DataLoader a timeout=, so that torch raises where this happens again",)
 
 
-def _nobody_holds_it(rank: int, loaders: list[ProcessSample]) -> Cause:
-    seen = f"none of its {len(loaders)} loader processes holds a sample" if loaders else "no loader process of it is alive"
+def _nobody_holds_it(rank: int, loaders: list[ProcessSample], *, some_are_unknown: bool) -> Cause:
+    none = "none of the processes below it is known as a loader" if some_are_unknown else "no loader process of it is alive"
+    seen = f"none of its {len(loaders)} loader processes holds a sample" if loaders else none
     return Cause(
         cause="data_loader_worker_stuck",
         rank=rank,

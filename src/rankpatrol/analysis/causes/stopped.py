@@ -1,4 +1,4 @@
-"""A rank stopped by SIGSTOP, or held by a debugger."""
+"""A rank stopped by SIGSTOP, or held by a debugger, Python's own among them."""
 
 from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.scene import Cause, Scene

@@ -5,7 +5,8 @@ from typing import Final
 
 from rankpatrol.checkpoints.dcp_metadata import METADATA, OF_RANK, Plan, is_metadata, plan_beside
 from rankpatrol.checkpoints.dcp_shard import SUFFIX
-from rankpatrol.checkpoints.report import lacking
+from rankpatrol.checkpoints.report import good, lacking
+from rankpatrol.checkpoints.sets.dcp_steps import differing_steps
 from rankpatrol.checkpoints.sets.view import Problem, SetView
 
 NAME = "dcp"
@@ -26,9 +27,19 @@ def check(view: SetView) -> Iterator[Problem]:
     for metadata in described:
         plan = plan_beside(view.folder / metadata)
         yield from _absent(view, metadata, plan) if isinstance(plan, Plan) else ()
+    yield from _of_several_saves(view)
     ranks = {int(match["rank"]) for match in view.named(OF_RANK).values()}
     for rank in sorted(set(range(max(ranks, default=-1) + 1)) - ranks) if METADATA not in described else ():
         yield view.problem(f"__{rank}{METADATA}", lacking("is not there, though other ranks have theirs"))
+
+
+def _of_several_saves(view: SetView) -> Iterator[Problem]:
+    """A doubt, and no verdict."""
+    steps = differing_steps(view.folder) if METADATA in view.sizes else []
+    for behind in steps[:1]:
+        ahead = steps[-1]
+        said = f"holds an optimizer that stands at step {behind.step}, {ahead.shard} at {ahead.step}"
+        yield view.problem(behind.shard, good(f"{said}: whether both are of one save is not known"))
 
 
 def _absent(view: SetView, metadata: str, plan: Plan) -> Iterator[Problem]:

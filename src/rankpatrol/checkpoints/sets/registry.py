@@ -10,17 +10,19 @@ from rankpatrol.checkpoints.steps import called_step, step_in_directory_name
 from rankpatrol.core.errors import PatrolError
 
 # The first that matches names the set.
-SET_LAYOUTS: Final = (
-    SetLayout(lightning.NAME, lightning.matches, lightning.check),
-    SetLayout(hf_trainer.NAME, hf_trainer.matches, hf_trainer.check),
-    SetLayout(deepspeed.NAME, deepspeed.matches, deepspeed.check),
-    SetLayout(megatron.NAME, megatron.matches, megatron.check),
-    SetLayout(accelerate.NAME, accelerate.matches, accelerate.check),
-    SetLayout(dcp.NAME, dcp.matches, dcp.check),
-    SetLayout(weight_index.NAME, weight_index.matches, weight_index.check),
-    SetLayout(pointer.NAME, pointer.matches, pointer.check),
-    SetLayout(ranked.NAME, ranked.matches, ranked.check),
+SET_LAYOUTS: Final[tuple[SetLayout, ...]] = (
+    lightning,
+    hf_trainer,
+    deepspeed,
+    megatron,
+    accelerate,
+    dcp,
+    weight_index,
+    pointer,
+    ranked,
 )
+# These alone may as well be those of a shelf of checkpoints.
+_OF_A_SHELF_TOO: Final[tuple[SetLayout, ...]] = (pointer, ranked)
 
 
 def layouts_of(view: SetView) -> list[SetLayout]:
@@ -38,8 +40,7 @@ def set_tree(directory: Path) -> Tree | None:
     named = directory.suffix == ".ckpt" or step_in_directory_name(directory.name) is not None
     if not named and _tells_steps(all_views[0]):
         return None
-    # A pointer and rank numbers alone may as well be those of a shelf of checkpoints.
-    of_its_own = any(layout.name != ranked.NAME and layout.check is not pointer.check for layout in layouts_of(all_views[0]))
+    of_its_own = any(layout not in _OF_A_SHELF_TOO for layout in layouts_of(all_views[0]))
     return tree if of_its_own or (named and any(layouts_of(view) for view in all_views)) else None
 
 

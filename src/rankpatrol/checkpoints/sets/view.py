@@ -4,9 +4,9 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from rankpatrol.checkpoints.opened import OpenedFile, explain
 from rankpatrol.checkpoints.report import Judgement
@@ -74,12 +74,18 @@ class SetView:
         return Problem(self.folder / name, judgement)
 
 
-class SetLayout(Record, frozen=True):
-    """A kind of set: its name, whether a folder holds one, and what is wrong with it beyond its single files."""
+class SetLayout(Protocol):
+    """A module that knows one kind of set."""
 
-    name: str
-    matches: Callable[[SetView], bool]
-    check: Callable[[SetView], Iterator[Problem]]
+    NAME: str
+
+    def matches(self, view: SetView, /) -> bool:
+        """Whether a folder holds one."""
+        ...
+
+    def check(self, view: SetView, /) -> Iterator[Problem]:
+        """What is wrong with it beyond its single files."""
+        ...
 
 
 class Tree(Record, frozen=True):

@@ -9,7 +9,7 @@ import sys
 import time
 
 from rankpatrol.drill.faults.at_call import AtCall
-from rankpatrol.drill.faults.f17 import USUAL_STEPS
+from rankpatrol.drill.faults.f17 import USUAL_STEPS, cpus_are_free
 from rankpatrol.drill.faults.port import Expectation, Moment
 from rankpatrol.drill.scene import Scene
 from rankpatrol.drill.truth import Truth, write_truth
@@ -37,6 +37,7 @@ class CpusTaken(AtCall):
         self._burners: list[subprocess.Popen[bytes]] = []
         self._began_s: float | None = None
         self._began_unix_s = 0.0
+        self._may_prove = False
 
     def step(self, scene: Scene) -> int:  # ruff: ignore[ARG002] - the port's words
         return 1
@@ -51,6 +52,8 @@ class CpusTaken(AtCall):
         return {**variables, "AT_CALL": json.dumps(plan)}
 
     def strike(self, scene: Scene, moment: Moment) -> None:
+        if not self._may_prove:
+            self._may_prove = cpus_are_free()
         if self._began_s is None and moment.step >= scene.step + USUAL_STEPS:
             self._began_s, self._began_unix_s = time.monotonic(), time.time()
             write_truth(scene.truth, Truth(step=moment.step + 1, at_unix_s=self._began_unix_s))

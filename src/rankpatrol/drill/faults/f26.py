@@ -13,6 +13,7 @@ class NeverGoes(AtCall):
     causes = ("teardown_deadlock",)
     expects = Expectation.NOT_AGAIN
     suspect_s = 30.0
+    steps = 40  # enough to learn what is usual; the fault comes behind the last
     at = "end"
     do = "rest"
 

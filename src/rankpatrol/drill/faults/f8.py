@@ -14,6 +14,7 @@ class SkipsACollective(AtCall):
     expects = Expectation.RECOVERS
     at = "barrier"
     do = "skip"
+    suspected_only = True
 
     def call(self, scene: Scene) -> int:  # ruff: ignore[ARG002] - the port's words
         return 2

@@ -1,10 +1,14 @@
 """What every fault promises."""
 
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Protocol
 
 from rankpatrol.core.records import Record
+from rankpatrol.drill.events import Event
 from rankpatrol.drill.scene import Scene
+from rankpatrol.drill.truth import Truth
+from rankpatrol.judge.tape import TapeItem
 
 
 class Expectation(StrEnum):
@@ -12,6 +16,7 @@ class Expectation(StrEnum):
 
     RECOVERS = "the rank is named, the evidence sealed, the attempt ended, and the training finished"
     NAMED = "watched from outside, the rank is named, judged and its evidence sealed, and nobody is ended"
+    SUSPECTS = "watched from outside, the rank is suspected in an alert, and nothing more is said, let alone done"
     CRASHES = "the rank that failed first is named with proof, the evidence sealed, and the next attempt finished"
     LOOPS = "the third failure of one kind in a row stops the job, and says so"
     TIMES_OUT = "a group's own time-out ends the attempt: the evidence is sealed before it, and its victims are not blamed"
@@ -24,6 +29,8 @@ class Expectation(StrEnum):
     SLOWED = "the job is called slow for the right reason, nobody is named, nothing follows, and the training finishes"
     ALERTED = "an alert says what is odd of a training that goes on, nothing follows, and the training finishes"
     FAILS = "the training fails by itself, and is not called a hang"
+    WOULD_END = "in virtual time the rank is named, judged, and its attempt would be ended, and not before"
+    KEEPS = "who found the disk full is named with proof, the job is not started again, and the last good checkpoint is known as such"
     STOPS = "the user's Ctrl-C ends all, and is not called a hang"
 
 
@@ -39,7 +46,8 @@ class Fault(Protocol):
 
     `steps`: how long the training is. `names_nobody`: no rank is to blame, the code is. `suspect_s` and `ended_s`: the bars for naming the
     rank and for ending the attempt. `patience`: the patrol's, where the row fixes it. `in_log_tail`: what the sealed log of the struck rank
-    must hold. What a fault does not say for itself is that it does nothing then.
+    must hold. `attached`: the training is always watched from outside; `suspected_only`: from there no more can be said than whom to
+    suspect. What a fault does not say for itself is that it does nothing then.
     """
 
     id: str
@@ -52,6 +60,16 @@ class Fault(Protocol):
     ended_s: float = 40.0
     patience: str | None = None
     in_log_tail: str = ""
+    attached: bool = False
+    suspected_only: bool = False
+
+    def watch_words(self, pid: int) -> tuple[str, ...]:
+        """What a watch from outside is told to watch, where `pid` is the training's launcher."""
+        return ("--pid", str(pid))
+
+    def tape(self, scene: Scene) -> tuple[Truth, Iterator[TapeItem]] | None:  # ruff: ignore[ARG002] - the port's words
+        """A recording that is played in the place of a real run, and its truth; None where real ranks are needed."""
+        return None
 
     def prepare(self, scene: Scene) -> dict[str, str]:  # ruff: ignore[ARG002] - the port's words
         """Before the start: arrange the scene, and return the variables to add to the run's environment."""
@@ -59,6 +77,10 @@ class Fault(Protocol):
 
     def strike(self, scene: Scene, moment: Moment) -> None:
         """Called several times a second: does, or notes, what its moment has come for. Idempotent, never blocks."""
+
+    def by_our_clock(self, event: Event) -> Event:
+        """What the patrol told, by the drill's own wall clock."""
+        return event
 
     def resume_step(self, scene: Scene) -> int:
         """From which step the next attempt must go on."""

@@ -184,6 +184,33 @@ def count(_plan: dict[str, Any]) -> None:
             number = 0
 
 
+def clean_text(_plan: dict[str, Any]) -> None:
+    """Match what does not match, in more ways than anybody can try: one C call that keeps the interpreter to itself."""
+    import re  # ruff: ignore[PLC0415] - not imported into a user's interpreter before its time
+
+    re.match(r"(\w+\s?)+$", "word " * 40 + "!")
+
+
+def update_index(_plan: dict[str, Any]) -> None:
+    """Take a lock of a C library twice, as a library does that calls itself back."""
+    import ctypes  # ruff: ignore[PLC0415] - as above
+
+    library, lock = ctypes.CDLL(None), ctypes.create_string_buffer(128)
+    library.pthread_mutex_lock(lock)
+    library.pthread_mutex_lock(lock)
+
+
+def inspect(plan: dict[str, Any]) -> None:
+    """Stop at a breakpoint, on a terminal."""
+    ours = sys.stdin, sys.stdout
+    # Not as its controlling terminal: the end of that would be a signal to the rank.
+    terminal = os.open(plan["terminal"], os.O_RDWR | os.O_NOCTTY)
+    with os.fdopen(terminal) as keys, os.fdopen(os.dup(terminal), "w") as screen:
+        sys.stdin, sys.stdout = keys, screen
+        breakpoint()  # ruff: ignore[T100] - that is what this is for
+        sys.stdin, sys.stdout = ours
+
+
 def leave(_plan: dict[str, Any]) -> None:
     """Say that all is well, and be gone."""
     os._exit(0)
@@ -282,6 +309,15 @@ def write_large(plan: dict[str, Any]) -> None:
             large.flush()
             os.fsync(large.fileno())
             time.sleep(0.1)
+
+
+def die_in_half(plan: dict[str, Any]) -> None:
+    """Be killed in the middle of a save: what is on the disk is the first half of such a file."""
+    import signal  # ruff: ignore[PLC0415] - not imported into a user's interpreter before its time
+
+    with open(plan["before"], "rb") as before, open(plan["now"], "wb") as now:  # ruff: ignore[PTH123] - as below, no pathlib
+        now.write(before.read(os.path.getsize(plan["before"]) // 2))  # ruff: ignore[PTH202]
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def buffer_lines(_plan: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ ROWS = (
     *rows(
         Kind.STOPPED_BY_LAUNCHER,
         ("closing", "closing_signal", r"Sending process (?P<pid>\d+) closing signal (?P<signal>SIG\w+)"),
+        ("closing", "closing_process", r"Closing process (?P<pid>\d+) via signal (?P<signal>SIG\w+)"),
         ("forced", "forcefully_exiting", r"Unable to shutdown process (?P<pid>\d+) via"),
         ("cleanup", "killing_subprocess", r"Killing subprocess (?P<pid>\d+)"),
         (
@@ -138,7 +139,7 @@ ROWS = (
         Kind.SIGNALLED,
         ("launcher_signalled", "death_signal", r"Received (?:Signals\.)?(?P<signal>SIG\w+|\d+) death signal, shutting down"),
         ("launcher_signalled", "signalexception", r"SignalException: Process (?P<pid>\d+) got signal: (?P<signal_number>\d+)"),
-        ("timer_reaped", "reaping_worker", r"Reaping worker_pid=\[(?P<pid>\d+)\]\. Expired timers"),
+        ("timer_reaped", "reaping_worker", r"Reaping worker_(?:pid|id)=\[(?P<pid>\d+)\]\. Expired timers"),
         (
             "fatal",
             "fatal_python",

@@ -24,6 +24,7 @@ WORDS = 8
 PHASE_CODES = 16
 # Flags.
 SERVES = 1  # a server answers on the probe's socket
+ANSWERS = 4  # SIGURG makes faulthandler write the stacks into the shim's pipe
 UNCOUNTED = 2  # optimizer steps run where no hook is called: that their count stands still means nothing
 
 # Each area: its length in 4 bytes, then its JSON.

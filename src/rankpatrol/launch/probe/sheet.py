@@ -68,6 +68,10 @@ class Sheet:
         """Say for good that something is so."""
         self.words[layout.FLAGS] |= which
 
+    def unflag(self, which: int) -> None:
+        """Say that something is so no more."""
+        self.words[layout.FLAGS] &= ~which
+
     def write_groups(self, text: bytes) -> None:
         """Replace the groups. What does not fit is the caller's to leave out."""
         sequence = self.words[layout.GROUPS_SEQUENCE] + 1

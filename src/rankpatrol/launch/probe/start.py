@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 from .hooks import Hooks
 from .imports import Watcher
 from .sheet import open_marks
+from .stacks import give_way, offer
 
 
-def start(marks_fd: int, socket: str) -> None:
+def start(marks_fd: int, socket: str, stacks_fd: int) -> None:
     """Sign the sheet and wait for torch to be imported."""
     sheet = open_marks(marks_fd)
     if sheet is None:
         return
     hooks = Hooks(sheet, socket)
     os.register_at_fork(after_in_child=hooks.detach)
-    Watcher(hooks.wanted()).start()
+    wanted = hooks.wanted()
+    with contextlib.suppress(Exception):  # marks and stacks do not depend on each other
+        if offer(sheet, stacks_fd):
+            wanted.update(give_way(sheet))
+    Watcher(wanted).start()
     sheet.sign()

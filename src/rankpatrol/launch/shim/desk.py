@@ -9,6 +9,7 @@ import time
 from typing import Any, Dict, Optional
 
 from rankpatrol.launch.shim.kernel import start_ticks
+from rankpatrol.launch.shim.marks import Held
 from rankpatrol.launch.shim.output import say
 from rankpatrol.launch.shim.placing import TOGETHER, Place
 
@@ -50,6 +51,11 @@ def number_of(name: str, otherwise: int) -> int:
         return int(os.environ[name])
     except (KeyError, ValueError):
         return otherwise
+
+
+def is_left_behind(run_dir: str) -> bool:
+    """True once CMD has gone and its user had ordered the end of all of it (launch/left_behind.py): nobody is there to end us."""
+    return all(os.path.exists(os.path.join(run_dir, name)) for name in ("launcher_exit.json", "ending_for_good.json"))
 
 
 class Desk:
@@ -123,7 +129,7 @@ class Desk:
         """True where the job is known to have none; its command's words are then left alone."""
         return self.spec is not None and not self.spec.get("checkpoints")
 
-    def register(self, pid: int, marks_fd: int | None = None) -> None:
+    def register(self, pid: int, held: Held | None = None) -> None:
         """Tell the agent who the rank is. Raises OSError."""
         record = {
             "attempt": self.attempt,
@@ -138,8 +144,9 @@ class Desk:
             "torchrun_restarts": self._restarts,
             "scheduler_restarts": number_of("SLURM_RESTART_COUNT", 0),
             "started_unix_s": time.time(),
-            "marks_fd": marks_fd,
-            "probe_socket": None if marks_fd is None else self.probe_socket_path(),
+            "marks_fd": None if held is None else held.marks_fd,
+            "stacks_fd": None if held is None else held.stacks_fd,
+            "probe_socket": None if held is None else self.probe_socket_path(),
         }
         write_once(self._path("ranks"), record)
 

@@ -14,7 +14,7 @@ import threading
 import time
 from typing import List, Optional
 
-from rankpatrol.launch.shim.rank_log import RankLog
+from rankpatrol.launch.shim.rank_log import RankLog, one_line
 
 DRAIN_S = 1.0
 _CHUNK_BYTES = 16384
@@ -27,7 +27,7 @@ def say(what: str) -> None:
     """One line to the user, on the launcher's own error stream; dropped where nobody reads it, so that nothing waits."""
     with contextlib.suppress(OSError):
         if _poll(2, select.POLLOUT, _SAY_WAIT_MS):
-            os.write(2, f"rankpatrol: {what}\n".encode(errors="backslashreplace"))
+            os.write(2, one_line(what))
 
 
 class Outlet:

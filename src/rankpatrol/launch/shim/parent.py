@@ -14,7 +14,7 @@ import time
 from typing import Callable, ContextManager, Mapping, NamedTuple
 
 from rankpatrol.launch.shim.control import ControlSocket
-from rankpatrol.launch.shim.desk import PAUSE_MOST_S, RESUME_WAIT_S, Desk
+from rankpatrol.launch.shim.desk import PAUSE_MOST_S, RESUME_WAIT_S, Desk, is_left_behind
 from rankpatrol.launch.shim.kernel import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_PDEATHSIG,
@@ -26,7 +26,7 @@ from rankpatrol.launch.shim.kernel import (
     reap,
     sweep,
 )
-from rankpatrol.launch.shim.marks import with_probe
+from rankpatrol.launch.shim.marks import Held, with_probe
 from rankpatrol.launch.shim.output import DRAIN_S, Outlet, drain, say
 from rankpatrol.launch.shim.placing import LAUNCHERS, TORCHRUN, place_of
 from rankpatrol.launch.shim.rank_environment import environment_of, rank_environment
@@ -51,6 +51,7 @@ class Deadlines(NamedTuple):
     hold_s: float = 20.0  # a failed rank's exit, while the evidence of the others is taken
     hold_alone_s: float = 5.0  # the same without an agent: a new one starts within a second
     settle_s: float = 0.3  # for a rank's last words to reach its log
+    left_behind_s: float = 10.0  # for a rank whose job was told to end and whose CMD has gone, to go by itself
     lost_launcher_kill_s: float = 2.0  # a rank whose launcher is gone is nobody's: all of it is gone within 5 s
     resume_s: float = RESUME_WAIT_S
     pause_s: float = PAUSE_MOST_S
@@ -63,10 +64,11 @@ DEADLINES = Deadlines()
 class Shim:
     """The parent of one rank."""
 
-    def __init__(self, launcher_pid: int, deadlines: Deadlines) -> None:
+    def __init__(self, launcher_pid: int, deadlines: Deadlines, run_dir: str) -> None:
         self.by_request = False
         self.launcher_lost = False
         self._told_to_end = False
+        self._run_dir, self._left_behind = run_dir, False
         self._launcher_pid, self._deadlines = launcher_pid, deadlines
         self._rank: subprocess.Popen[bytes] | None = None
         self._log: RankLog | None = None
@@ -74,10 +76,10 @@ class Shim:
         self._escalation: list[tuple[float, str]] = []  # (monotonic time, signal), soonest first
         self._selector = selectors.DefaultSelector()
 
-    def start(self, command: list[str], environment: dict[str, str], log_path: str | None, marks_fd: int | None = None) -> int:
+    def start(self, command: list[str], environment: dict[str, str], log_path: str | None, inherited: tuple[int, ...] = ()) -> int:
         """Start the rank in a session of its own, as torchrun starts its workers, and return its pid. Raises OSError.
 
-        It inherits `marks_fd`.
+        It inherits these descriptors.
         """
         # One stream where there was one (a terminal, 2>&1): two would lose the order of output and errors, and cut lines into each other.
         self._outlets = [Outlet(1)] if os.path.sameopenfile(1, 2) else [Outlet(1), Outlet(2)]
@@ -88,7 +90,7 @@ class Shim:
             stderr=self._outlets[-1].rank_fd,
             preexec_fn=prepare_rank,  # ruff: ignore[PLW1509] - no other thread runs yet
             start_new_session=True,
-            pass_fds=() if marks_fd is None else (marks_fd,),
+            pass_fds=inherited,
         )
         self._log = RankLog(log_path) if log_path else None
         for outlet in self._outlets:
@@ -116,6 +118,7 @@ class Shim:
         rank = self._running()
         while rank.poll() is None:
             self._notice_lost_launcher()
+            self._notice_left_behind()
             now = time.monotonic()
             if self._escalation and self._escalation[0][0] <= now:
                 self._send(self._escalation.pop(0)[1])
@@ -185,6 +188,13 @@ class Shim:
             self._send("SIGTERM")
             self._escalation = [(time.monotonic() + self._deadlines.lost_launcher_kill_s, "SIGKILL")]
 
+    def _notice_left_behind(self) -> None:
+        """An end that is under way already goes its way."""
+        if not (self._left_behind or self._escalation) and is_left_behind(self._run_dir):
+            self._left_behind = self._told_to_end = True
+            term_at_s = time.monotonic() + self._deadlines.left_behind_s
+            self._escalation = [(term_at_s, "SIGTERM"), (term_at_s + self._deadlines.kill_s, "SIGKILL")]
+
     def _end_on_request(self, grace_s: float) -> None:
         if not self.by_request:
             self.by_request = True
@@ -223,24 +233,25 @@ def main(command: list[str], launcher_pid: int, deadlines: Deadlines = DEADLINES
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != launcher_pid:
             return 1  # torchrun died before we could ask to be told
+    _end_where_all_has_ended(run_dir, place.rank)
     desk = Desk(run_dir, place, launcher_stays=bool(launcher_pid))
     checkpoint = None if desk.knows_no_checkpoints() else desk.resume_from(deadlines.resume_s)
     desk.pause(deadlines.pause_s)
     words = command if checkpoint is None else [word.replace("{checkpoint}", checkpoint) for word in command]
-    shim = Shim(launcher_pid, deadlines)
+    shim = Shim(launcher_pid, deadlines, run_dir)
     shim.watch_signals()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     told = {"RANKPATROL_RESUME_FROM": checkpoint, "RANKPATROL_SUSPECT_FILES": desk.suspect_files()}
     environment = rank_environment(os.environ, environment_of(launcher_pid) if launcher_pid else None, told)
-    marks_fd: int | None = None
+    held: Held | None = None
     if desk.wants_probe():
-        environment, marks_fd = with_probe(environment, run_dir, desk.probe_socket_path())
+        environment, held = with_probe(environment, run_dir, desk.probe_socket_path())
     try:
         with _binding(desk, environment, launcher_pid):
-            pid = shim.start(words, environment, desk.log_path(), marks_fd)
+            pid = shim.start(words, environment, desk.log_path(), () if held is None else held.inherited())
     except OSError as problem:
         return _cannot_start(words[0], problem)
-    _report(desk, lambda: desk.register(pid, marks_fd))
+    _report(desk, lambda: desk.register(pid, held))
     _report(desk, lambda: shim.listen(desk.socket_path()))
     status, ended_unix_s = shim.wait(), time.time()
     if shim.failed_by_itself(status):
@@ -255,6 +266,13 @@ def main(command: list[str], launcher_pid: int, deadlines: Deadlines = DEADLINES
         # Uploaders and checkpoint writers go on.
         end_stuck_loaders(os.getpid(), deadlines.loaders_leave_s, deadlines.descendants_s)
     return _end(shim, desk, status, ended_unix_s)
+
+
+def _end_where_all_has_ended(run_dir: str, rank: int) -> None:
+    """A launcher that its shell has left behind may have restarts left."""
+    if is_left_behind(run_dir):
+        say(f"rank {rank} is not started: its job was told to end, and the command that was run has ended")
+        end_as(-signal.SIGTERM)
 
 
 def _binding(desk: Desk, environment: Mapping[str, str], launcher_pid: int) -> ContextManager[None]:

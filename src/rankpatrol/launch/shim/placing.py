@@ -33,6 +33,8 @@ LAUNCHERS = (
     Words("PMI", "PMI_RANK", "MPI_LOCALRANKID", ("PMI_SIZE",)),
     Words("Slurm", "SLURM_PROCID", "SLURM_LOCALID", ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), ("SLURM_STEP_ID", "SLURM_STEPID")),
 )
+# What tells a node's place among all: its own number, how many there are, how many ranks each has, and the world.
+VIRTUAL = ("GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_WORLD_SIZE", "WORLD_SIZE")
 # What ranks that were started together have in common, beside their world size.
 TOGETHER = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "WORLD_SIZE", "SLURM_JOB_ID", "SLURM_STEP_ID", "PMIX_NAMESPACE", "PMI_JOBID")
 
@@ -44,8 +46,23 @@ def place_of(environment: Mapping[str, str], launchers: Tuple[Words, ...] = LAUN
         if rank is None or (words.only_with and not any(environment.get(name) for name in words.only_with)):
             continue
         sizes = [size for size in (_number(environment, name) for name in words.world_size) if size is not None]
-        return Place(rank, _number(environment, words.local_rank) or 0, sizes[0] if sizes else 1, words.launcher)
+        local_rank = _number(environment, words.local_rank) or 0
+        if words is TORCHRUN and local_rank == 0:
+            local_rank = _behind_virtual(environment, rank)
+        return Place(rank, local_rank, sizes[0] if sizes else 1, words.launcher)
     return None
+
+
+def _behind_virtual(environment: Mapping[str, str], rank: int) -> int:
+    """The place among its node's ranks of one that torchrun calls 0 and shows one GPU (--virtual-local-rank, from 2.10 on).
+
+    It is known where all nodes have as many ranks; else it stays what the launcher says, 0.
+    """
+    node, nodes, ranks, world = (_number(environment, name) for name in VIRTUAL)
+    if node is None or nodes is None or ranks is None or nodes * ranks != world or "," in environment.get("CUDA_VISIBLE_DEVICES", ","):
+        return 0
+    local_rank = rank - node * ranks
+    return local_rank if 0 <= local_rank < ranks else 0
 
 
 def _number(environment: Mapping[str, str], name: str) -> Optional[int]:

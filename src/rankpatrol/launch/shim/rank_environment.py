@@ -12,13 +12,13 @@ SHELLS_OWN = ("_", "SHLVL", "PWD", "OLDPWD")
 
 
 def environment_of(pid: int) -> Optional[Dict[str, str]]:
-    """What a process was started with (proc_pid_environ(5)), or None where that cannot be read."""
+    """What a process was started with (proc_pid_environ(5)), or None where that cannot be read, or was overwritten (setproctitle)."""
     try:
         with open(f"/proc/{pid}/environ", encoding="utf-8", errors="surrogateescape") as text:
             words = text.read().split("\0")
     except OSError:
         return None
-    return dict(word.split("=", 1) for word in words if "=" in word)
+    return dict(word.split("=", 1) for word in words if "=" in word) or None
 
 
 def rank_environment(ours: Mapping[str, str], launchers: Optional[Mapping[str, str]], told: Mapping[str, Optional[str]]) -> Dict[str, str]:

@@ -55,7 +55,7 @@ class RankLog:
             return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as problem:
             with contextlib.suppress(OSError):
-                os.write(2, f"rankpatrol: the log {self.path} is not kept: {problem.strerror}\n".encode(errors="backslashreplace"))
+                os.write(2, one_line(f"the log {self.path} is not kept: {problem.strerror}"))
             return -1
 
     def _keep(self, log: int, chunk: bytes) -> None:
@@ -69,6 +69,12 @@ class RankLog:
     def _count_lost(self, count: int) -> None:
         with self._lock:
             self._lost_bytes += count
+
+
+def one_line(what: str) -> bytes:
+    """A line to the user. A name in it may hold what would steer a terminal."""
+    words = "".join(character if character.isprintable() else "?" for character in what)
+    return f"rankpatrol: {words}\n".encode(errors="backslashreplace")
 
 
 def _write_all(descriptor: int, chunk: bytes) -> bool:

@@ -11,7 +11,7 @@ import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_WORDS = ("RANKPATROL_MARKS_FD", "RANKPATROL_PROBE_PARENT", "RANKPATROL_PROBE_SOCKET")
+_WORDS = ("RANKPATROL_MARKS_FD", "RANKPATROL_PROBE_PARENT", "RANKPATROL_PROBE_SOCKET", "RANKPATROL_STACKS_FD")
 
 
 def _take_words() -> dict[str, str]:
@@ -41,7 +41,8 @@ def _start(told: dict[str, str]) -> None:
     if spec is not None and spec.loader is not None:
         package = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(package)
-        importlib.import_module(spec.name + ".start").start(int(told["RANKPATROL_MARKS_FD"]), told["RANKPATROL_PROBE_SOCKET"])
+        start = importlib.import_module(spec.name + ".start").start
+        start(int(told["RANKPATROL_MARKS_FD"]), told["RANKPATROL_PROBE_SOCKET"], int(told["RANKPATROL_STACKS_FD"]))
 
 
 def _run_users() -> None:

@@ -1,0 +1,115 @@
+"""What `run` and the shim reckon with of torchrun, held against each version from 2.0 to 2.13."""
+
+import re
+
+import pytest
+from torch_surfaces import ELASTIC, SURFACES, VERSIONS, at_least
+
+from rankpatrol.affinity.visible import LOCAL_RANKS
+from rankpatrol.launch import torchrun_words
+from rankpatrol.launch.shim.kernel import _LOADER
+from rankpatrol.launch.shim.parent import DEADLINES
+from rankpatrol.launch.shim.placing import TOGETHER, TORCHRUN, VIRTUAL
+from rankpatrol.launch.shim.rank_environment import LENT
+from rankpatrol.launch.torchrun_words import PAST_THE_SHIM, past_the_shim, split, torchruns_words
+
+every_version = pytest.mark.parametrize("version", VERSIONS)
+
+
+def test_the_versions_that_are_recorded_reach_from_the_first_to_the_last_that_is_supported() -> None:
+    assert [version.rpartition(".")[0] for version in VERSIONS] == [f"2.{minor}" for minor in range(14)]
+
+
+@every_version
+def test_what_is_lent_to_torchrun_has_its_effect_or_is_not_needed(version: str) -> None:
+    surface = SURFACES[version]
+    read = {*surface["environment"]["read"], *(flag.get("variable") for flag in surface["torchrun"].values())}
+    # Before 2.5 the ranks' store was their own: there is nothing to switch off.
+    needless = set() if surface["shares_rendezvous_store"] else {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE"}
+    assert set(LENT) - needless <= read
+    assert at_least(version, "2.5") == surface["shares_rendezvous_store"]
+
+
+@every_version
+def test_the_users_own_flag_for_restarts_is_there_and_none_is_the_default(version: str) -> None:
+    flag = SURFACES[version]["torchrun"]["--max-restarts"]
+    assert (flag["default"], flag["action"]) == (0, "env")
+
+
+@every_version
+def test_what_tells_a_ranks_place_is_set_for_it(version: str) -> None:
+    told = set(SURFACES[version]["environment"]["set_for_ranks"])
+    assert {TORCHRUN.rank, TORCHRUN.local_rank, *TORCHRUN.world_size, *LOCAL_RANKS[0], "TORCHELASTIC_RESTART_COUNT"} <= told
+    assert {"TORCHELASTIC_RUN_ID", "MASTER_PORT", "WORLD_SIZE"} <= told & set(TOGETHER)
+    assert set(VIRTUAL) <= told
+    # Only with --virtual-local-rank does torchrun set which GPUs a rank sees.
+    assert ("CUDA_VISIBLE_DEVICES" in told) == ("--virtual-local-rank" in SURFACES[version]["torchrun"])
+
+
+@every_version
+def test_which_flags_take_no_value_is_known(version: str) -> None:
+    flags = SURFACES[version]["torchrun"]
+    without = {name for name, flag in flags.items() if flag["action"] in {"check_env", "store_true"}}
+    assert without <= torchrun_words.WITHOUT_VALUE
+    assert not {name for name in flags if name not in without} & torchrun_words.WITHOUT_VALUE
+    short = {name[1:]: flag for flag in flags.values() for name in flag["names"] if re.fullmatch("-.", name)}
+    assert {letter for letter, flag in short.items() if flag["action"] == "check_env"} <= torchrun_words.SHORT_WITHOUT_VALUE
+    assert set(PAST_THE_SHIM) <= set(flags)
+
+
+@every_version
+def test_the_shim_is_done_before_torchrun_kills_it(version: str) -> None:
+    assert DEADLINES.kill_s + DEADLINES.descendants_s < SURFACES[version]["seconds_before_kill"]
+
+
+@every_version
+def test_a_loader_that_leaves_by_itself_is_waited_for_long_enough_and_known_by_its_name(version: str) -> None:
+    surface = SURFACES[version]
+    assert DEADLINES.loaders_leave_s > surface["loader_looks_every_s"]
+    assert (_LOADER in surface["thread_names"]) == at_least(version, "2.5")
+
+
+@every_version
+def test_only_an_old_torchrun_leaves_its_ranks_in_its_own_session(version: str) -> None:
+    assert SURFACES[version]["ranks_lead_sessions"] == at_least(version, "2.2")
+
+
+@every_version
+def test_the_launchers_signal_is_one_that_the_shim_hears(version: str) -> None:
+    lines = SURFACES[version]["log_lines"][ELASTIC + "multiprocessing/api.py"]
+    assert any(line.startswith("Sending process {} closing signal") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("command", "past"),
+    [
+        ("torchrun train.py --no-python", None),
+        ("torchrun --nproc-per-node 2 train.py --run-path", None),
+        ("torchrun --standalone --nproc_per_node=2 --no_python ./start.sh x", ("--no-python", "./start.sh")),
+        ("python -m torch.distributed.run --no-python --nproc-per-node 2 ./start.sh", ("--no-python", "./start.sh")),
+        ("/env/bin/torchrun -t 3 --run-path /abs/train.py", ("--run-path", "/abs/train.py")),
+        ("srun torchrun --no-python ./start.sh", ("--no-python", "./start.sh")),
+        ("torchrun --no-python rankpatrol shim -- ./start.sh", None),
+        ("torchrun -r3 -m pack.train --no-python", None),
+        ("torchrun -mr 3 pack.train", None),
+        ("torchrun --no-python", None),
+        ("torchrun --role --no-python train.py", None),
+        ("python train.py --no-python torch.distributed.run", None),
+        ("./start.sh", None),
+    ],
+)
+def test_ranks_that_start_past_the_shim_are_known(command: str, past: tuple[str, str] | None) -> None:
+    seen = past_the_shim(command.split(), {})
+    assert (None if seen is None else (seen.by, seen.program)) == past
+
+
+def test_a_variable_counts_as_its_flag() -> None:
+    seen = past_the_shim(["torchrun", "./start.sh"], {"PET_NO_PYTHON": "1", "PET_RUN_PATH": "0"})
+    assert seen is not None
+    assert seen.by == "PET_NO_PYTHON"
+
+
+def test_the_programs_own_words_are_no_flags_of_torchruns() -> None:
+    words = torchruns_words(["torchrun", "--tee", "3", "-m", "pack.train", "--standalone"])
+    assert words is not None
+    assert split(words) == ({"--tee", "-m"}, ["pack.train", "--standalone"])
