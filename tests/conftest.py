@@ -1,10 +1,15 @@
 """Tests begin as in a terminal, however the run was started: a background shell ignores SIGINT and SIGQUIT, nohup SIGHUP.
 
-They leave nothing in the memory of nodes of whoever runs them.
+They leave nothing in the memory of nodes of whoever runs them. How long an example takes on a busy machine says nothing about it.
 """
 
 import os
 import signal
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 os.environ["RANKPATROL_LEMONS"] = ""
 

@@ -66,12 +66,13 @@ def test_a_rank_whose_python_is_held_in_c_tells_them_as_well(tmp_path: Path) -> 
 
 
 def test_a_rank_that_spins_tells_where(tmp_path: Path) -> None:
-    spins = "print('ready', flush=True)\ndef endless():\n    while True: pass\nendless()"
+    spins = "def endless():\n    print('ready', flush=True)\n    while True: pass\nendless()"
     with ranked(["-c", spins], tmp_path) as rank:
         rank.says()
         main = told(rank).main_thread()
         assert main is not None
-        assert (main.frames[0].name, main.frames[0].line) == ("endless", 3)
+        assert main.frames[0].name == "endless"
+        assert main.frames[0].line in {2, 3}, "it has said that it is ready, and loops"
 
 
 FORKS = """

@@ -49,7 +49,7 @@ def test_the_third_equal_failure_moves_the_job_to_another_node(slurm: Cluster, t
     # Each attempt before that was restarted in place.
     assert len([event for event in events(tmp_path) if event["kind"] == "attempt_started"]) == 3
     # The delay before its second start is told, so that nobody takes it for a fault.
-    wait_for(lambda: events(tmp_path, 1), 30)
+    wait_for(lambda: [event for event in events(tmp_path, 1) if event["kind"] == "queued"], 30)
     queued = next(event for event in events(tmp_path, 1) if event["kind"] == "queued")
     assert 4 < queued["at_unix_s"] - queued["since"] < 60
     slurm.slurm("scancel", job)
