@@ -181,7 +181,7 @@ def test_each_node_can_be_asked_something_of_its_own_and_waited_for_as_long_as_i
     release = threading.Event()
     places.node("n1").serve(lambda command, body: body + b"!")
     places.node("n2").serve(lambda command, body: body + b"?")
-    places.node("late").serve(lambda command, body: b"" if release.wait(15) else b"")
+    places.node("late").serve(lambda command, body: b"late" if release.wait(15) else b"")
     began = time.monotonic()
     answers = hub.ask_each({"n1": b"a", "n2": b"b", "late": b"c"}, "capture", {"n1": 10.0, "n2": 10.0, "late": 0.3})
     took_s = time.monotonic() - began

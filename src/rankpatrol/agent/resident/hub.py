@@ -17,7 +17,7 @@ from rankpatrol.agent.resident.job_voice import JobVoice
 from rankpatrol.agent.voice import Voice
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.core.records import Record
-from rankpatrol.exchange.port import Exchange
+from rankpatrol.exchange.port import Exchange, Heard
 from rankpatrol.journal import read_events
 from rankpatrol.launch.rundir import JobSpec, LauncherExit, Released, RunDir
 from rankpatrol.metrics.records import Reading
@@ -30,6 +30,7 @@ _OVER_AFTER_S = 60.0
 # Nodes tell of their ranks each 5 s: a large job is judged every few seconds, and each second once something is odd.
 _ODD_ROUND_S = 0.9
 _RANKS_A_SECOND, _ROUND_MOST_S = 512, 3.0
+_LATEST_ROUND_S = 5.0
 # A look waits for nodes that do not answer, and a seal for the disk: other jobs need not.
 _JOBS_AT_ONCE = 8
 # The last reading of a job that is over is served so long: whoever scrapes once a minute sees how it ended.
@@ -60,14 +61,15 @@ class HubJob:
         self._run_dir, spec = hub.records(key, kept)
         self.kept = _Kept(str(self._run_dir.path), spec.job_dir)
         # Nobody there judges alone: no node need know that it is heard.
-        exchange = JobExchange(hub.exchange, hub.jobs, key)
-        self._others = OtherNodes(exchange, hub.plan.node, self._run_dir.spool, hub.clock, greet_every_s=None)
+        self._exchange = JobExchange(hub.exchange, hub.jobs, key)
+        self._others = OtherNodes(self._exchange, hub.plan.node, self._run_dir.spool, hub.clock, greet_every_s=None)
         self._agent = Agent(spec, self._run_dir, hub.clock, JobVoice(hub.voice, key), self._others)
         self._readings = self._agent.keep_readings() if hub.plan.readings else None
         self._numbers = {self._run_dir.group_of(number): number for number in self._run_dir.claimed_attempts()}
         self._clock = hub.clock
         self._spoken_at_s = hub.clock.mono_s()
-        self._due_at_s = float("-inf")
+        self._due_at_s = self._latest_at_s = float("-inf")
+        self._words: dict[str, Heard] | None = None
         self._over = False
         if kept is not None:
             events = list(read_events(self._run_dir.spool))
@@ -79,13 +81,17 @@ class HubJob:
         return () if self._readings is None else self._readings.latest()
 
     def is_due(self) -> bool:
-        """True where it is time for a round: the larger the job, the longer it takes, and the fewer there are while nothing is odd."""
-        return self._clock.mono_s() >= self._due_at_s
+        """True where it is time for a round: seldom for a large job in which nothing is odd, and for one of which nothing new has come."""
+        now_s = self._clock.mono_s()
+        if now_s < self._due_at_s:
+            return False
+        return self._exchange.states() is not self._words or now_s >= self._latest_at_s or self._agent.sees_something_odd()
 
     def round(self, spoken_of: tuple[str, ...]) -> str | None:
         """One round; None once the job is over and its last word is said."""
         began_s = self._clock.mono_s()
-        self._due_at_s = began_s + _ODD_ROUND_S
+        self._due_at_s, self._latest_at_s = began_s + _ODD_ROUND_S, began_s + _LATEST_ROUND_S
+        self._words = self._exchange.states()
         self._number_attempts()
         self._spoken_at_s = began_s if spoken_of else self._spoken_at_s
         if began_s - self._spoken_at_s > _OVER_AFTER_S and not self._over:
