@@ -19,7 +19,9 @@ from rankpatrol.system.process import identify
 class Attachment:
     """One job that was not started by us. A rank's number that comes back with another process is a new attempt."""
 
-    def __init__(self, job: FoundJob, spec: JobSpec) -> None:
+    def __init__(self, job: FoundJob, spec: JobSpec, node: str = "") -> None:
+        """`node`: what its ranks' node is called, where that is not this host's own name (in a pod it is not)."""
+        self._node = node or socket.gethostname()
         self.key, self.spec = job.key, spec
         self.run_dir = RunDir.create()
         self._attempt, self._placed = 0, dict[int, ProcessId]()
@@ -56,7 +58,7 @@ class Attachment:
         self.run_dir.write(f"claims/{name}", Released(at_unix_s=time.time()))
         self._lead_to_log(rank)
         place = msgspec.structs.replace(
-            registration_of(rank, rank.world_size), attempt=self._attempt, node=socket.gethostname(), started_unix_s=time.time()
+            registration_of(rank, rank.world_size), attempt=self._attempt, node=self._node, started_unix_s=time.time()
         )
         self.run_dir.write(f"ranks/{name}", place)
 
