@@ -176,6 +176,24 @@ def test_scatter_has_one_deadline_for_all(places):
     assert took_s < 2
 
 
+def test_each_node_can_be_asked_something_of_its_own_and_waited_for_as_long_as_it_deserves(places):
+    hub = places.hub()
+    release = threading.Event()
+    places.node("n1").serve(lambda command, body: body + b"!")
+    places.node("n2").serve(lambda command, body: body + b"?")
+    places.node("late").serve(lambda command, body: b"late" if release.wait(15) else b"")
+    began = time.monotonic()
+    answers = hub.ask_each({"n1": b"a", "n2": b"b", "late": b"c"}, "capture", {"n1": 10.0, "n2": 10.0, "late": 0.3})
+    took_s = time.monotonic() - began
+    release.set()
+    assert (answers["n1"], answers["n2"]) == (b"a!", b"b?")
+    assert isinstance(answers["late"], Missing)
+    assert took_s < 2
+    large = hub.ask_each({"n1": b"x" * (MOST_BYTES + 1), "n2": b"b"}, "capture", {"n1": 5.0, "n2": 5.0})
+    assert isinstance(large["n1"], Missing)
+    assert large["n2"] == b"b?"
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_any_name_of_a_node_is_that_node_alone(places, name):
     hub, hostile, bystander = places.hub(), places.node(name), places.node("bystander")

@@ -4,9 +4,10 @@ import msgspec
 import pytest
 
 from clocks import FakeClock
+from rankpatrol.agent.nodes.heard import silent_after_s
 from rankpatrol.agent.nodes.joined import JoinedScheduler
 from rankpatrol.agent.nodes.others import Alone
-from rankpatrol.agent.nodes.remote import SILENT_S, OtherNodes
+from rankpatrol.agent.nodes.remote import OtherNodes
 from rankpatrol.agent.nodes.wire import VERSION, Ended, Light, NodeState, NotOurs, Part, Seen, offer_of, offered, pack, state_of, unpack
 from rankpatrol.agent.roster import Roster
 from rankpatrol.cli.job_state import NodeRow
@@ -127,7 +128,7 @@ def test_a_silent_node_is_told_and_its_ranks_are_missing_not_gone(cluster):
     node.tell(pack(state("n2", [1])))
     assert cluster.others.silent(GROUP) == {}
     node.close()
-    cluster.clock.advance(SILENT_S + 1)
+    cluster.clock.advance(silent_after_s(1.0) + 1)
     assert list(cluster.others.silent(GROUP)) == ["n2"]
     sight = cluster.others.look(GROUP, "a", full=False)()
     assert isinstance(sight.ranks[0].process, Missing)
@@ -213,6 +214,14 @@ def test_foreign_words_are_refused_with_a_reason(foreign, cluster):
     assert isinstance(state_of(foreign), Missing)
     cluster.node("n2").tell(foreign)
     assert cluster.others.parts(GROUP) == ()
+
+
+def test_a_foreign_answer_is_missing_whatever_was_asked(cluster):
+    cluster.node("n2", {command: [1] for command in ("native", "look", "recordings", "host", "end_attempt")}).tell(pack(state("n2", [1])))
+    assert isinstance(cluster.others.native(GROUP, 1), Missing)
+    assert isinstance(cluster.others.recordings(GROUP)[1], Missing)
+    assert isinstance(cluster.others.look(GROUP, "a", full=True)().ranks[0].process, Missing)
+    assert list(cluster.others.end_attempt(GROUP, 0.0).failed) == [1]
 
 
 def test_another_version_is_said_to_be_one(cluster):

@@ -99,7 +99,7 @@ def test_a_hub_hears_each_job_apart_and_orders_say_which_they_mean(request):
     try:
         asked = []
         node.serve(lambda command, body: asked.append((command, unpack(body, ToJob))) or b"jnull")
-        jobs = Jobs(hub)
+        jobs = Jobs(hub, "hub")
         node.tell(pack(Envelope(jobs={"a": pack(state("n1")), "b": b"not ours"})))
         assert set(jobs.hear()) == {"a", "b"}
         a = JobExchange(hub, jobs, "a")
@@ -108,7 +108,10 @@ def test_a_hub_hears_each_job_apart_and_orders_say_which_they_mean(request):
         assert asked == [("look", ToJob("a", b"x"))]
         assert jobs.spoken_of("a") == ("n1",)
         clock.advance(1.0)
+        before = a.states()
         node.tell(pack(Envelope(jobs={"b": b"x"})))
+        jobs.hear()
+        assert a.states() is before, "nothing new has come of this job"
         assert jobs.spoken_of("a") == (), "the node speaks of it no more"
         clock.advance(1.0)
         node.tell(pack(Envelope(version=99, release="9", jobs={"c": b"x"})))

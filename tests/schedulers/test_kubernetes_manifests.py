@@ -48,7 +48,19 @@ class JobSet(_Strict):
     spec: JobSetSpec
 
 
-TYPES = {"Job": client.V1Job, "Role": client.V1Role, "RoleBinding": client.V1RoleBinding, "ServiceAccount": client.V1ServiceAccount}
+TYPES = {
+    "Job": client.V1Job,
+    "Role": client.V1Role,
+    "RoleBinding": client.V1RoleBinding,
+    "ServiceAccount": client.V1ServiceAccount,
+    "DaemonSet": client.V1DaemonSet,
+    "Deployment": client.V1Deployment,
+    "Service": client.V1Service,
+    "PersistentVolumeClaim": client.V1PersistentVolumeClaim,
+}
+NAMES = ("job.yaml", "jobset.yaml", "rbac.yaml", "resident.yaml")
+# Mappings whose keys are the user's own.
+OWN_KEYS = frozenset({"limits", "requests", "labels", "annotations", "matchLabels", "selector", "nodeSelector"})
 
 
 def documents(name: str) -> list[dict]:
@@ -68,16 +80,16 @@ def paths(thing: object, path: tuple = ()) -> list[tuple]:
     """The way to each mapping of a document, but for those whose keys are the user's own."""
     if isinstance(thing, list):
         return [each for index, part in enumerate(thing) for each in paths(part, (*path, index))]
-    if not isinstance(thing, dict) or path[-1:] in {("limits",), ("labels",)}:
+    if not isinstance(thing, dict) or (path and path[-1] in OWN_KEYS and "matchLabels" not in thing):
         return []
     return [path, *(each for key, part in thing.items() for each in paths(part, (*path, key)))]
 
 
-ALL = [(name, index) for name in ("job.yaml", "jobset.yaml", "rbac.yaml") for index in range(len(documents(name)))]
+ALL = [(name, index) for name in NAMES for index in range(len(documents(name)))]
 
 
 def test_no_manifest_is_left_out():
-    assert sorted(path.name for path in EXAMPLES.iterdir()) == ["job.yaml", "jobset.yaml", "rbac.yaml"]
+    assert sorted(path.name for path in EXAMPLES.iterdir()) == sorted(NAMES)
 
 
 @pytest.mark.parametrize(("name", "index"), ALL)

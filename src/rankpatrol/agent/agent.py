@@ -11,7 +11,7 @@ from rankpatrol.agent.crash_watch import look_at_crash
 from rankpatrol.agent.desk import IncidentDesk
 from rankpatrol.agent.eyes import Eyes, all_joined
 from rankpatrol.agent.looking import forbidden, look_closely
-from rankpatrol.agent.metrics_post import agent_now, post_of
+from rankpatrol.agent.metrics_post import Keeper, MetricsPost, agent_now, keeper_of, post_of
 from rankpatrol.agent.nodes.others import Alone, Others
 from rankpatrol.agent.orphan_watch import OrphanWatch
 from rankpatrol.agent.pace_watch import PaceWatch
@@ -52,6 +52,8 @@ from rankpatrol.system.process import identify
 ORPHANS_S = 6.0
 # The other nodes' launchers end with ours, or are ended by it; their last words shall be in the record.
 _LAST_WORDS_S = 5.0
+# A row of state.json for each rank: those of a large job are written every few seconds.
+_STATE_RANKS, _STATE_RANKS_A_SECOND, _STATE_MOST_S = 64, 160, 5.0
 _ALONE = Alone()
 
 
@@ -70,13 +72,20 @@ class Agent:
         self._published: Verified | None = None
         self._launcher_gone_at_s: float | None = None
         self._seen_alone: set[int] = set()
+        self._state_due_at_s = float("-inf")
         policy = IncidentPolicy(act=spec.policy != "observe", ask=spec.policy == "ask", budget=spec.budget)
         self.desk = IncidentDesk(policy, self._teller.journal, self._recovery, clock)
         self._recorder = recorder_of(spec, run_dir, self._teller.courier, clock, voice)
         self._recorder.begin(self._policy, self._judge_state)
-        self._metrics = post_of(spec, self._teller, clock)
+        self._metrics: MetricsPost = post_of(spec, self._teller, clock)
         self._asides = Asides(self._teller.journal, self._recovery, self.desk.next_number, clock)
         self._pace = PaceWatch(self._eyes, self._asides, clock)
+
+    def keep_readings(self) -> Keeper:
+        """Before anything else: keep this job's readings for whoever serves those of many."""
+        keeper = keeper_of(self._spec, self._teller, self._clock)
+        self._metrics = keeper
+        return keeper
 
     def adopt(self, begun: set[int], ended: set[int]) -> None:
         """Go on where an earlier agent stopped: what it has told is not told again, and the judge starts to look afresh."""
@@ -122,7 +131,8 @@ class Agent:
             self._watch(attempt)
         self._mind_people()
         self._teller.room(attempt, full=self._run_dir.is_full())
-        self._write_state()
+        if self._clock.mono_s() >= self._state_due_at_s:
+            self._write_state()
         return self._teller.one_line(attempt, self._eyes.best_step(), self.desk.open_incident(), self._recovery.pause_known())
 
     def finished(self) -> bool:
@@ -147,6 +157,14 @@ class Agent:
         now_s = self._clock.mono_s()
         self._launcher_gone_at_s = self._launcher_gone_at_s or now_s
         return not self._others.over() and now_s - self._launcher_gone_at_s < _LAST_WORDS_S
+
+    def sees_something_odd(self) -> bool:
+        """True while the judge looks closer, or an incident is open: rounds should come quickly."""
+        return self._judge_state.looked_at_s is not None or self.desk.open_incident() is not None
+
+    def ranks(self) -> int:
+        """How many ranks the attempt has."""
+        return self._eyes.attempt.world_size() if self._eyes.attempt else 0
 
     def leave(self) -> None:
         """The job goes on without us: somebody has told us to go. Where its scheduler ends us, nobody comes after us to carry our words."""
@@ -248,7 +266,9 @@ class Agent:
         if self._ordered() is None:
             # In whole milliseconds, so that a recording can be small and exact.
             self._judge(Observed(at_s=round(self._clock.mono_s(), 3), ranks=activities))
-            self._pace.round(attempt, odd=self._judge_state.looked_at_s is not None)
+            # Counters of different moments, some seconds apart, tell no step's time.
+            seldom = any(activity.seen_at_s is not None for activity in activities)
+            self._pace.round(attempt, odd=seldom or self._judge_state.looked_at_s is not None)
             self._asides.follow_losses(attempt.number, self._eyes.logs)
 
     def _judge(self, event: Event) -> None:
@@ -308,11 +328,11 @@ class Agent:
         if self._others.cut_off():
             self._seen_alone.add(attempt.number)
             return
-        self._run_dir.write_first(_released(attempt), Released(at_unix_s=self._clock.unix_s()))
+        self._run_dir.write_first(f"released.{attempt.number}.json", Released(at_unix_s=self._clock.unix_s()))
         self._others.release(attempt.group)
 
     def _is_released(self, attempt: Attempt) -> bool:
-        return attempt.number in self._seen_alone or self._run_dir.read(_released(attempt), Released) is not None
+        return attempt.number in self._seen_alone or self._run_dir.read(f"released.{attempt.number}.json", Released) is not None
 
     def _end_attempt(self, attempt: Attempt) -> None:
         self._teller.ended.add(attempt.number)
@@ -363,6 +383,7 @@ class Agent:
     def _write_state(self, ended: str | None = None) -> None:
         content = self._state(ended)
         self._metrics.publish(content)
+        self._state_due_at_s = self._clock.mono_s() + min(_STATE_MOST_S, max(0, self.ranks() - _STATE_RANKS) / _STATE_RANKS_A_SECOND)
         path = Path(self._spec.job_dir) / "state.json"
         self._teller.courier.send(lambda: write_atomic(path, content), instead_of="state.json")
 
@@ -380,7 +401,3 @@ class Agent:
 
     def _unix_s(self, mono_s: float) -> float:
         return self._clock.unix_s() - (self._clock.mono_s() - mono_s)
-
-
-def _released(attempt: Attempt) -> str:
-    return f"released.{attempt.number}.json"

@@ -12,7 +12,6 @@ from rankpatrol.core.errors import BadInput
 from rankpatrol.core.records import ProcessId
 from rankpatrol.discover.records import FoundJob, FoundRank
 from rankpatrol.launch.rundir import JobSpec, LauncherExit, RankPlace, Released, RunDir
-from rankpatrol.launch.shim.naming import node_name
 from rankpatrol.system.files import write_once
 from rankpatrol.system.process import identify
 
@@ -20,7 +19,9 @@ from rankpatrol.system.process import identify
 class Attachment:
     """One job that was not started by us. A rank's number that comes back with another process is a new attempt."""
 
-    def __init__(self, job: FoundJob, spec: JobSpec) -> None:
+    def __init__(self, job: FoundJob, spec: JobSpec, node: str = "") -> None:
+        """`node`: what its ranks' node is called, where that is not this host's own name (in a pod it is not)."""
+        self._node = node or node_name()
         self.key, self.spec = job.key, spec
         self.run_dir = RunDir.create()
         self._attempt, self._placed = 0, dict[int, ProcessId]()
@@ -59,7 +60,7 @@ class Attachment:
         place = msgspec.structs.replace(
             registration_of(rank, rank.world_size),
             attempt=self._attempt,
-            node=node_name(),
+            node=self._node,
             host=socket.gethostname(),
             started_unix_s=time.time(),
         )

@@ -24,6 +24,8 @@ _STACKS_S = 8.0
 _LOG_S = 1.0
 # A minute of looks: a loop is told from work by what never changes in all of them.
 _LOOKS_KEPT = 12
+# A look at 8000 ranks and their loaders is 200 MB: of that many only as many are kept as tell a spin (analysis/work.py).
+_MANY_RANKS, _LOOKS_OF_MANY = 2048, 5
 _FRESH_LOOK_S = 2.0
 _ALONE = Alone()
 _NOT_ASKED = Missing("no thread of it was asked to take the interpreter's lock")
@@ -99,6 +101,8 @@ class Eyes:
         if len(self.looks) > 1:
             self.looks[-2] = _without_recordings(self.looks[-2])
         self.looks.append(snapshot)
+        while len(self.looks) > looks_kept(snapshot.world_size):
+            self.looks.popleft()
         if full:
             self._full_at_s = snapshot.at_mono_s
             self.add_recordings()
@@ -239,6 +243,11 @@ class Eyes:
             switches=seen.voluntary_switches,
             step=self._steps.get(record.rank),
         )
+
+
+def looks_kept(ranks: int) -> int:
+    """How many looks are kept of a job of so many ranks."""
+    return _LOOKS_KEPT if ranks <= _MANY_RANKS else _LOOKS_OF_MANY
 
 
 def _without_recordings(snapshot: Snapshot) -> Snapshot:

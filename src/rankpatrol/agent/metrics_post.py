@@ -10,7 +10,7 @@ from rankpatrol import __version__
 from rankpatrol.agent.teller import Teller
 from rankpatrol.launch.rundir import JobSpec
 from rankpatrol.launch.shim.naming import node_name
-from rankpatrol.metrics.records import AgentNow
+from rankpatrol.metrics.records import AgentNow, Reading
 from rankpatrol.system.clock import Clock
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -36,6 +36,14 @@ class MetricsPost(Protocol):
         ...
 
 
+class Keeper(MetricsPost, Protocol):
+    """One that can be asked."""
+
+    def latest(self) -> tuple[Reading, ...]:
+        """The reading of the last round, or nothing before the first."""
+        ...
+
+
 class NoMetrics:
     """Nobody asked for metrics."""
 
@@ -58,6 +66,12 @@ def post_of(spec: JobSpec, teller: Teller, clock: Clock) -> MetricsPost:
         return NoMetrics()
     post: MetricsPost = importlib.import_module("rankpatrol.agent.posting").Post(spec, teller, clock)
     return post
+
+
+def keeper_of(spec: JobSpec, teller: Teller, clock: Clock) -> "Keeper":
+    """A post that serves nothing itself: whoever holds many jobs' serves them all."""
+    keeper: Keeper = importlib.import_module("rankpatrol.agent.posting").Post(spec, teller, clock)
+    return keeper
 
 
 def agent_now(spec: JobSpec, teller: Teller) -> AgentNow:

@@ -1,5 +1,6 @@
 """Which attempt runs, with which ranks, and how they ended: read from the run directory each time, and heard from other nodes."""
 
+import operator
 from pathlib import Path
 
 import msgspec
@@ -65,6 +66,9 @@ class Roster:
 
     def __init__(self, run_dir: RunDir, others: Others) -> None:
         self._run_dir, self._others = run_dir, others
+        self._own: Attempt | None = None
+        self._parts: tuple[Part, ...] = ()
+        self._joined: Attempt | None = None
 
     def current(self) -> Attempt | None:
         """The newest attempt, or None before the first."""
@@ -74,9 +78,17 @@ class Roster:
     def read(self, number: int) -> Attempt:
         """One attempt as it is now."""
         own = msgspec.structs.replace(read_attempt(self._run_dir, number), group=self._run_dir.group_of(number))
-        for part in self._others.parts(own.group):
-            own = _with(own, part)
-        return _alone(own) if self._others.cut_off() else own
+        parts = self._others.parts(own.group)
+        whole = self._as_before(own, parts)
+        if whole is None:
+            whole = _joined(own, parts)
+            self._own, self._parts, self._joined = own, parts, whole
+        return _alone(whole) if self._others.cut_off() else whole
+
+    def _as_before(self, own: Attempt, parts: tuple[Part, ...]) -> Attempt | None:
+        """What was joined last, where it is made of the same: jobs have thousands of ranks, and seldom does one change."""
+        same = len(parts) == len(self._parts) and all(map(operator.is_, parts, self._parts))
+        return self._joined if same and own == self._own else None
 
 
 def _alone(attempt: Attempt) -> Attempt:
@@ -85,17 +97,22 @@ def _alone(attempt: Attempt) -> Attempt:
     return msgspec.structs.replace(attempt, places=places)
 
 
-def _with(attempt: Attempt, part: Part) -> Attempt:
-    """Joined by another node's part; a rank that is known already stays where it is known."""
-    known = {place.rank for place in attempt.places}
-    new = tuple(msgspec.structs.replace(place, attempt=attempt.number) for place in part.places if place.rank not in known)
-    ranks = frozenset(place.rank for place in new)
+def _joined(attempt: Attempt, parts: tuple[Part, ...]) -> Attempt:
+    """Joined by the other nodes' parts; a rank that is known already stays where it is known."""
+    places = {place.rank: place for place in attempt.places}
+    exits, gone, elsewhere = dict(attempt.exits), set(attempt.gone), set[int]()
+    for part in parts:
+        new = {place.rank: place for place in part.places if place.rank not in places}
+        places.update({rank: msgspec.structs.replace(place, attempt=attempt.number) for rank, place in new.items()})
+        exits.update({rank: seen for rank, seen in part.exits.items() if rank in new})
+        gone.update(rank for rank in part.gone if rank in new)
+        elsewhere.update(new)
     return msgspec.structs.replace(
         attempt,
-        places=tuple(sorted((*attempt.places, *new), key=lambda place: place.rank)),
-        exits={**attempt.exits, **{rank: seen for rank, seen in part.exits.items() if rank in ranks}},
-        gone=attempt.gone | (ranks & frozenset(part.gone)),
-        elsewhere=attempt.elsewhere | ranks,
+        places=tuple(places[rank] for rank in sorted(places)),
+        exits=exits,
+        gone=frozenset(gone),
+        elsewhere=frozenset(elsewhere),
     )
 
 

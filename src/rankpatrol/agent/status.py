@@ -55,7 +55,7 @@ def state_of(view: JobView, clock: Clock) -> bytes:
         "world_size": attempt.world_size() if attempt else None,
         "step": view.eyes.best_step(),
         "phase": view.phase,
-        "ranks": _ranks(view, clock),
+        "ranks": _ranks(view),
         "bindings": grouped(view.bindings),
         "groups": _groups(view.eyes.groups()),
         "incident": view.incident,
@@ -82,18 +82,17 @@ def _groups(groups: tuple[ProcessGroup, ...]) -> list[dict[str, object]]:
     ]
 
 
-def _ranks(view: JobView, clock: Clock) -> list[dict[str, object]]:
+def _ranks(view: JobView) -> list[dict[str, object]]:
     """Rank by rank; what a rank waits in is known only of the last close look, and only while something is odd."""
     attempt = view.eyes.attempt
     if attempt is None:
         return []
     looked = {sample.rank: classify(sample).what for sample in view.eyes.looks[-1].ranks} if view.eyes.looks else {}
-    now_s = clock.mono_s()
     rows: list[dict[str, object]] = []
     for place in attempt.places:
         seen = view.judge.seen.get(place.rank)
         ended = attempt.exits.get(place.rank)
-        still_s = None if seen is None or ended else round(max(0.0, now_s - seen.stirred_at_s), 1)
+        still_s = None if seen is None or ended else round(seen.still_s, 1)
         rows.append(
             {
                 "rank": place.rank,

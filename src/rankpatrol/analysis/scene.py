@@ -5,7 +5,7 @@ from functools import cached_property
 from rankpatrol.analysis.frames import is_inside
 from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.waits import Wait, classify, main_thread
-from rankpatrol.analysis.work import Effort, effort
+from rankpatrol.analysis.work import Effort, Looks, effort
 from rankpatrol.core.records import Missing, Record
 from rankpatrol.core.snapshot import ProcessSample, RankSample, Snapshot
 
@@ -41,6 +41,10 @@ class Scene:
         return {sample.rank: sample for sample in self.now.ranks}
 
     @cached_property
+    def _by_rank(self) -> Looks:
+        return Looks(self.history)
+
+    @cached_property
     def waits(self) -> dict[int, Wait]:
         """What each rank is at."""
         return {rank: classify(sample) for rank, sample in self.samples.items()}
@@ -53,7 +57,8 @@ class Scene:
     @cached_property
     def awaited(self) -> tuple[int, ...]:
         """Ranks that wait for no one of the others: the ends of every chain of waits."""
-        return tuple(rank for rank in self.waits if rank not in self.victims and rank not in self.unclear)
+        others = {*self.victims, *self.unclear}
+        return tuple(rank for rank in self.waits if rank not in others)
 
     @cached_property
     def unclear(self) -> tuple[int, ...]:
@@ -72,7 +77,7 @@ class Scene:
 
     def effort_of(self, rank: int, pid: int | None = None) -> Effort:
         """What one process of a rank got done; the rank's own where no pid is given."""
-        return effort(self.history, rank, self.samples[rank].pid if pid is None else pid)
+        return effort(self._by_rank, rank, self.samples[rank].pid if pid is None else pid)
 
     def family_effort(self, rank: int) -> tuple[str, ...]:
         """What the rank and its descendants got done, each with its name."""

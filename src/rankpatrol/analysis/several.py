@@ -46,7 +46,8 @@ def diagnose_silence(scene: Scene) -> Diagnosis | None:
     silent = scene.now.silent_nodes
     lost = tuple(sample.rank for sample in scene.now.ranks if sample.node in silent)
     seen = [sample for sample in scene.now.ranks if sample.node not in silent]
-    if not lost or not seen or any(sample.rank not in scene.victims for sample in seen):
+    waiting = set(scene.victims)
+    if not lost or not seen or any(sample.rank not in waiting for sample in seen):
         return None
     reporting = {sample.node for sample in seen}
     unheard = _unheard(seen, elsewhere=True)
@@ -102,7 +103,7 @@ def diagnose_links(scene: Scene) -> Diagnosis | None:
         verdict="hang",
         cause="link_down",
         culprit_ranks=culprits,
-        victim_ranks=tuple(rank for rank in scene.victims if rank not in (culprits or ())),
+        victim_ranks=tuple(rank for rank in scene.victims if rank not in set(culprits or ())),
         certainty=Certainty.SUPPORTED,
         sentence=f"nothing that is sent between {between} arrives, and all {len(scene.samples)} ranks wait for each other",
         reasons_for=tuple(f"{each.local} to {each.remote} (rank {each.rank}) repeats what it sends, unanswered" for each in unheard[:6]),

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from rankpatrol.core.records import Missing, Record
-from rankpatrol.core.snapshot import ProcessSample, Snapshot, Stack
+from rankpatrol.core.snapshot import ProcessSample, RankSample, Snapshot, Stack
 
 # A rank's background threads (gloo's loop wakes 100 times a second) cost about 1 tick of 10 ms a second; real work costs more.
 _BUSY_TICKS = 10
@@ -34,9 +34,29 @@ class Effort(Record, frozen=True, kw_only=True):
     since_mono_s: float | None = None
 
 
-def effort(history: tuple[Snapshot, ...], rank: int, pid: int) -> Effort:
+class Looks:
+    """The looks at hand, in order, so that one rank is found in them at once: a job may have thousands."""
+
+    def __init__(self, history: tuple[Snapshot, ...]) -> None:
+        self._looks = tuple((snapshot, {sample.rank: sample for sample in reversed(snapshot.ranks)}) for snapshot in history)
+        self._addresses: dict[int, frozenset[str]] = {}
+
+    def seen(self, rank: int, pid: int) -> "list[_Seen]":
+        """One process of one rank, in each look in which it was seen."""
+        samples = ((place, snapshot, ranks.get(rank)) for place, (snapshot, ranks) in enumerate(self._looks))
+        found = ((place, snapshot, _find(sample, pid)) for place, snapshot, sample in samples if sample is not None)
+        return [_Seen(snapshot, place, *process) for place, snapshot, process in found if process is not None]
+
+    def own_addresses(self, place: int) -> frozenset[str]:
+        """Where the job's own processes could be reached in the look at this place."""
+        if place not in self._addresses:
+            self._addresses[place] = _own_addresses(self._looks[place][0])
+        return self._addresses[place]
+
+
+def effort(looks: Looks, rank: int, pid: int) -> Effort:
     """The effort of one process of one rank, over the looks at hand. With a single look nothing is known to have been done."""
-    seen = [_Seen(snapshot, *found) for snapshot in history if (found := _find(snapshot, rank, pid)) is not None]
+    seen = looks.seen(rank, pid)
     if len(seen) < 2 or seen[-2].process.id != seen[-1].process.id:
         return Effort()
     before, after = seen[-2], seen[-1]
@@ -45,10 +65,10 @@ def effort(history: tuple[Snapshot, ...], rank: int, pid: int) -> Effort:
     leaves = [leaf for each in seen if (leaf := _leaf(each.stack)) is not None]
     moved = len(set(leaves)) >= _FEWEST_LINES or len({(file, name) for file, name, _ in leaves}) >= _FEWEST_FUNCTIONS
     touches = after.process.minor_faults - seen[0].process.minor_faults >= _WORKING_FAULTS
-    done = _got_done(before, after)
+    done = _got_done(looks, before, after)
     if busy and (moved or touches):
         done.append(f"computes ({ticks * 10} ms of CPU, {'its frames change' if moved else 'it touches new memory'})")
-    ever = done or _got_done(seen[0], after)
+    ever = done or _got_done(looks, seen[0], after)
     tells = busy and len(leaves) >= _LOOKS_TO_TELL_A_SPIN and _holds_the_interpreter(seen)
     spins = not ever if tells else None
     return Effort(done=tuple(done), busy=busy, spins=spins, since_mono_s=seen[0].snapshot.at_mono_s)
@@ -58,6 +78,7 @@ class _Seen(NamedTuple):
     """One process in one look."""
 
     snapshot: Snapshot
+    place: int
     process: ProcessSample
     stack: Stack | Missing
 
@@ -68,19 +89,17 @@ def _holds_the_interpreter(seen: list[_Seen]) -> bool:
     return sum(thread.owns_gil for thread in threads) >= _HOLDS_RATIO * len(threads) > 0
 
 
-def _got_done(before: _Seen, after: _Seen) -> list[str]:
+def _got_done(looks: Looks, before: _Seen, after: _Seen) -> list[str]:
     first, last = before.process, after.process
-    return [*_storage(first, last), *_network(before, after), *_memory(first, last)]
+    return [*_storage(first, last), *_network(looks, before, after), *_memory(first, last)]
 
 
-def _find(snapshot: Snapshot, rank: int, pid: int) -> tuple[ProcessSample, Stack | Missing] | None:
-    for each in snapshot.ranks:
-        if each.rank == rank:
-            if isinstance(each.process, ProcessSample) and each.process.id.pid == pid:
-                return each.process, each.stack
-            for child in each.descendants:
-                if child.id.pid == pid:
-                    return child, each.child_stacks.get(pid, Missing("not taken"))
+def _find(sample: RankSample, pid: int) -> tuple[ProcessSample, Stack | Missing] | None:
+    if isinstance(sample.process, ProcessSample) and sample.process.id.pid == pid:
+        return sample.process, sample.stack
+    for child in sample.descendants:
+        if child.id.pid == pid:
+            return child, sample.child_stacks.get(pid, Missing("not taken"))
     return None
 
 
@@ -102,11 +121,11 @@ def _storage(before: ProcessSample, after: ProcessSample) -> list[str]:
     return [f"{verb} {size} bytes" for verb, size in moved.items() if size >= _IO_BYTES]
 
 
-def _network(before: _Seen, after: _Seen) -> list[str]:
+def _network(looks: Looks, before: _Seen, after: _Seen) -> list[str]:
     """What came in from outside of the job, a trickle too. Peers' sockets do not count: NCCL's watchdog asks the store every second."""
     if isinstance(before.process.sockets, Missing) or isinstance(after.process.sockets, Missing):
         return []
-    peers = _own_addresses(after.snapshot)
+    peers = looks.own_addresses(after.place)
     had = {each.inode: each.received_bytes for each in before.process.sockets}
     received: dict[str, int] = {}
     for each in after.process.sockets:

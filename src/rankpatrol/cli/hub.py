@@ -1,30 +1,53 @@
 """`rankpatrol hub`: for resident agents of many nodes."""
 
+import contextlib
+import importlib
 import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
 
 from rankpatrol.agent.resident.hub import Hub, HubPlan
-from rankpatrol.agent.voice import stderr_voice
+from rankpatrol.agent.resident.hub_seat import HubSeat
+from rankpatrol.agent.voice import Voice, stderr_voice
 from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.words import say, say_json
 from rankpatrol.config.settings import PATIENCE
 from rankpatrol.core.errors import ExitCode, UsageProblem
+from rankpatrol.core.records import Record
 from rankpatrol.exchange.address import Address
 from rankpatrol.exchange.key_files import key_files_in
 from rankpatrol.exchange.keys import KeysMade, KeysWanted, init_keys
 from rankpatrol.exchange.open import open_exchange, parse_address
-from rankpatrol.exchange.port import Role
+from rankpatrol.exchange.port import Exchange, Role
 from rankpatrol.exchange.rights import HUB
 from rankpatrol.exchange.server import Server, start_resident_server, start_server
+from rankpatrol.metrics.address import Address as Listening
 from rankpatrol.schedulers.slurm_words import nodes_of
 from rankpatrol.system.clock import SystemClock
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_ROUND_S = 1.0
+_ROUND_S, _SEAT_S = 0.5, 0.1
+_SAY_AFTER_S = 5.0
+# A seal takes some seconds; the next hub takes up what was not finished.
+_LAST_ROUNDS_S = 5.0
+
+
+_NO_CLIENT = "metrics are not served: prometheus-client is not installed. The hub goes on. pip install 'rankpatrol[metrics]'"
+
+
+class Stay(Record, frozen=True, kw_only=True):
+    """The options of `rankpatrol hub`, but for the exchange."""
+
+    keys: Path | None
+    with_nats: bool
+    jobs_dir: Path
+    patience: str
+    metrics: str | None
 
 
 @click.group(short_help="Judge the jobs of all nodes from one place.", invoke_without_command=True)
@@ -42,8 +65,9 @@ _ROUND_S = 1.0
     "--jobs-dir", type=click.Path(path_type=Path), default=Path("rankpatrol-runs"), show_default=True, help="Where jobs' records go."
 )
 @click.option("--patience", metavar="DURATION", default="180s", show_default=True, help="How long nothing may work before it is a hang.")
+@click.option("--metrics", metavar="ADDR:PORT", help="Serve Prometheus metrics of all jobs there.  [default: none]")
 @click.pass_context
-def hub(context: click.Context, exchange: str | None, keys: Path | None, with_nats: bool, jobs_dir: Path, patience: str) -> int:
+def hub(context: click.Context, /, exchange: str | None, **given: Any) -> int:
     """Judge the jobs of all nodes on which `rankpatrol agent` runs. It names, seals and tells; it ends nothing.
 
     \b
@@ -54,25 +78,74 @@ def hub(context: click.Context, exchange: str | None, keys: Path | None, with_na
         return ExitCode.OK
     if exchange is None:
         raise UsageProblem("where do the nodes meet?", help="--exchange tls://HOST:PORT --keys DIR, or nats://TOKEN@HOST:PORT")
-    address, patience_s = parse_address(exchange), PATIENCE.from_text(patience)
+    _stay(parse_address(exchange), Stay(**given))
+    return ExitCode.OK
+
+
+def _stay(address: Address, given: Stay) -> None:
+    """Be the hub until a signal ends it."""
+    patience_s = PATIENCE.from_text(given.patience)
+    metrics_at = Listening.parse(given.metrics) if given.metrics else None
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
-    clock, voice = SystemClock(), stderr_voice()
-    jobs_dir.mkdir(parents=True, exist_ok=True)
-    broker = _broker(address, keys, jobs_dir) if with_nats else None
+    clock, voice, keys = SystemClock(), stderr_voice(), given.keys
+    given.jobs_dir.mkdir(parents=True, exist_ok=True)
+    jobs_dir = given.jobs_dir.absolute()
+    broker = _broker(address, keys, jobs_dir) if given.with_nats else None
     near = msgspec.structs.replace(address, host="localhost") if broker is not None and keys is None else address
     place = open_exchange(near, HUB, role=Role.HUB, clock=clock, keys=key_files_in(keys / HUB) if keys else None)
-    judges = Hub(place, HubPlan(node=HUB, jobs_dir=jobs_dir.absolute(), patience_s=patience_s), clock, voice)
-    voice.say(f"the hub listens at {address}; records of jobs go to {jobs_dir.absolute()}")
     try:
-        while signal.sigtimedwait(_ENDING, _ROUND_S) is None:
-            voice.show(judges.round())
+        seat = HubSeat(place, HUB, clock)
+        if _is_seated(seat, place, voice):
+            judges = Hub(place, HubPlan(node=HUB, jobs_dir=jobs_dir, patience_s=patience_s, readings=metrics_at is not None), clock, voice)
+            voice.say(f"the hub listens at {address}; records of jobs go to {jobs_dir}")
+            with _served(metrics_at, judges, voice):
+                _judge(judges, seat, voice)
     finally:
         place.close()
         if broker is not None:
             broker.stop()
         voice.rest()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    return ExitCode.OK
+
+
+def _is_seated(seat: HubSeat, place: Exchange, voice: Voice) -> bool:
+    """True once the seat is ours; False where a signal came first. Raises HubTaken."""
+    told = False
+    looks = 0
+    while not seat.taken():
+        if signal.sigtimedwait(_ENDING, _SEAT_S) is not None:
+            return False
+        looks += 1
+        if looks * _SEAT_S > _SAY_AFTER_S and not told and not place.connected():
+            told = True
+            voice.say(f"waiting for the exchange: {place.trouble()}", "alert")
+    return True
+
+
+def _judge(judges: Hub, seat: HubSeat, voice: Voice) -> None:
+    """Round after round, until a signal comes. Raises HubTaken."""
+    try:
+        while signal.sigtimedwait(_ENDING, _ROUND_S) is None:
+            seat.mind()
+            voice.show(judges.round())
+    finally:
+        judges.settle(_LAST_ROUNDS_S)
+
+
+@contextlib.contextmanager
+def _served(at: Listening | None, judges: Hub, voice: Voice) -> Iterator[None]:
+    """Metrics, where they were asked for and can be served; the hub works without."""
+    try:
+        serving = importlib.import_module("rankpatrol.metrics.serving") if at is not None else None
+    except ImportError:
+        voice.say(_NO_CLIENT, "alert")
+        serving = None
+    server = serving.MetricsServer(at, judges.readings, voice.say) if serving is not None else None
+    try:
+        yield
+    finally:
+        if server is not None:
+            server.close()
 
 
 def _broker(address: Address, keys: Path | None, jobs_dir: Path) -> Server:

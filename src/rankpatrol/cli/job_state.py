@@ -67,6 +67,7 @@ class NodeRow(Record, frozen=True, kw_only=True):
 
     node: str
     heard_ago_s: Length | None = None
+    every_s: Length = 1.0
     clock_ahead_s: Annotated[float, msgspec.Meta(gt=-1e11, lt=1e11)] | None = None
     problem: str = ""
 

@@ -162,7 +162,7 @@ def say_nodes(nodes: tuple[NodeRow, ...]) -> list[str]:
         return []
     lines = [f"other nodes: {', '.join(node.node for node in nodes)}"]
     for node in nodes:
-        if node.heard_ago_s is not None and node.heard_ago_s > _LATE_S:
+        if node.heard_ago_s is not None and node.heard_ago_s > _LATE_S + 2 * (node.every_s - 1):
             lines.append(f"{node.node} has told nothing for {say_duration(node.heard_ago_s)}")
         if node.problem:
             lines.append(f"{node.node}: {node.problem}")

@@ -41,7 +41,7 @@ def speakable(found: Diagnosis) -> Diagnosis:
 def _encodable(value: Any) -> Any:
     match value:
         case str():
-            return value.encode(errors="replace").decode()
+            return value if value.isascii() else value.encode(errors="replace").decode()
         case dict():
             return {_encodable(key): _encodable(member) for key, member in value.items()}
         case list() | tuple():

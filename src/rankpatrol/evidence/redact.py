@@ -1,5 +1,6 @@
 """Takes secrets out of environments, command lines and free text, and leaves everything else as it is. Pure."""
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 from rankpatrol.evidence.secret_names import names_secret, takes_whole_line
 
 REDACTED = "<redacted>"
+_SHORT = 200
 
 # Values with a shape of their own, whatever stands before them. The left border keeps `task-1234…` from reading as `sk-1234…`.
 _SHAPES = re.compile(
@@ -58,6 +60,16 @@ _HARMLESS = frozenset({"", "true", "false", "none", "null", "yes", "no", "on", "
 
 def redact_text(text: str) -> str:
     """Free text, of one or many lines, without the secrets in it."""
+    return _redact_short(text) if len(text) <= _SHORT else _redact(text)
+
+
+@functools.lru_cache(maxsize=8192)
+def _redact_short(text: str) -> str:
+    """The ranks of a large job say the same thousands of times: names of functions, files and threads."""
+    return _redact(text)
+
+
+def _redact(text: str) -> str:
     text = _KEY_BLOCK.sub(REDACTED, text)
     if _KEY_END.search(text):
         text = "\n".join(_without_key_tail(text.split("\n")))

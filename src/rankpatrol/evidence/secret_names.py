@@ -1,5 +1,6 @@
 """Which names smell of a secret: `HF_TOKEN` does, `max_tokens`, `pad_token` and `NCCL_DEBUG` do not. Pure."""
 
+import functools
 import re
 from itertools import pairwise
 
@@ -45,6 +46,7 @@ _AFTER_TEXT_TOKEN = re.compile(
 _AFTER_ANY = re.compile("CC?|CPP|ENABLED|ERROR|EXCEPTION|GO|H|METHOD|MODE|PLUGIN|PYC?|RS|SO|SOCK")
 
 
+@functools.lru_cache(maxsize=4096)
 def names_secret(name: str) -> bool:
     """Whether the value under this variable, flag or key is to be hidden."""
     name = name.strip("-")

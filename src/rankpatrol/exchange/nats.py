@@ -44,6 +44,7 @@ class NatsWire:
         self._address, self._seat, self._take, self._clock, self._keys = address, seat, take, clock, keys
         self._lock = threading.Lock()
         self._heard: dict[str, Heard] = {}
+        self._heard_so_far: dict[str, Heard] | None = None
         self._newest: tuple[int, bytes] = (0, b"")
         self._told = 0
         self._trouble = "not connected yet"
@@ -63,7 +64,9 @@ class NatsWire:
 
     def states(self) -> dict[str, Heard]:
         with self._lock:
-            return dict(self._heard)
+            if self._heard_so_far is None:
+                self._heard_so_far = dict(self._heard)
+            return self._heard_so_far
 
     def send(self, node: str, order: Order, deadline_s: float) -> "Future[bytes | Missing]":
         connection = self._connection
@@ -196,6 +199,7 @@ class NatsWire:
         if node is not None:
             with self._lock:
                 self._heard[node] = Heard(message.data, self._clock.mono_s())
+                self._heard_so_far = None
 
     def _on_order(self, connection: Connection) -> Callable[[Msg], Coroutine[Any, Any, None]]:
         async def on_order(message: Msg) -> None:

@@ -1,6 +1,6 @@
 """The port through which agents speak with each other. It knows no broker: every call has a deadline and returns a value or why not."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
@@ -42,6 +42,9 @@ class Exchange(Protocol):
 
     def scatter(self, nodes: Sequence[str], command: str, body: bytes, deadline_s: float) -> dict[str, bytes | Missing]:
         """The answers of several nodes, asked side by side within one deadline."""
+
+    def ask_each(self, bodies: Mapping[str, bytes], command: str, deadlines_s: Mapping[str, float]) -> dict[str, bytes | Missing]:
+        """The same with a body and a deadline for each node."""
 
     def fetch(self, node: str, name: str, into: Path, deadline_s: float) -> int | Missing:
         """Copy a file that the node offers to `into`, whole and with the same hash, or not at all. Its size in bytes."""

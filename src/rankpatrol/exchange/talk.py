@@ -1,7 +1,7 @@
 """The port over any carrier: waiting, asking side by side, and copying are the same everywhere."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
@@ -12,7 +12,7 @@ from rankpatrol.core.records import Missing
 from rankpatrol.exchange.files import FileWish, copy_file
 from rankpatrol.exchange.port import Answer, Heard
 from rankpatrol.exchange.serving import Service
-from rankpatrol.exchange.wire import MOST_BYTES, Order, Wire
+from rankpatrol.exchange.wire import MOST_BYTES, Order, Wire, settled
 from rankpatrol.system.background import within
 
 
@@ -38,13 +38,12 @@ class Talk:
         return self.scatter((node,), command, body, deadline_s)[node]
 
     def scatter(self, nodes: Sequence[str], command: str, body: bytes, deadline_s: float) -> dict[str, bytes | Missing]:
-        until = time.monotonic() + deadline_s
-        order = Order("do", command, body)
-        if len(body) > MOST_BYTES:
-            why = Missing(f"an order of {len(body)} bytes is larger than one message ({MOST_BYTES})")
-            return dict.fromkeys(nodes, why)
-        asked = {node: self._wire.send(node, order, deadline_s) for node in nodes}
-        return {node: _outcome(node, future, until, deadline_s) for node, future in asked.items()}
+        return self.ask_each(dict.fromkeys(nodes, body), command, dict.fromkeys(nodes, deadline_s))
+
+    def ask_each(self, bodies: Mapping[str, bytes], command: str, deadlines_s: Mapping[str, float]) -> dict[str, bytes | Missing]:
+        began_s = time.monotonic()
+        asked = {node: self._send(node, Order("do", command, body), deadlines_s[node]) for node, body in bodies.items()}
+        return {node: _outcome(node, future, began_s + deadlines_s[node], deadlines_s[node]) for node, future in asked.items()}
 
     def fetch(self, node: str, name: str, into: Path, deadline_s: float) -> int | Missing:
         def send(wish: FileWish, left_s: float) -> "Future[bytes | Missing]":
@@ -53,6 +52,11 @@ class Talk:
         # The disk it is written to may hang: then its thread is left behind.
         copied = within(lambda: copy_file(send, into, deadline_s), deadline_s, name="exchange-copy")
         return Missing(f"{name} of {node}: {copied.reason}") if isinstance(copied, Missing) else copied
+
+    def _send(self, node: str, order: Order, deadline_s: float) -> "Future[bytes | Missing]":
+        if len(order.body) > MOST_BYTES:
+            return settled(Missing(f"an order of {len(order.body)} bytes is larger than one message ({MOST_BYTES})"))
+        return self._wire.send(node, order, deadline_s)
 
     def connected(self) -> bool:
         return self._wire.connected()

@@ -24,6 +24,8 @@ from rankpatrol.judge.records import (
 # A rank that waits for its loader wakes once in 5 s: one switch, and now and then the whole tick in which that falls. One that trains
 # does many times more.
 _STIRRED_SWITCHES, _STIRRED_TICKS = 3, 2
+# Over several seconds the wakes of a poll add up, and seldom is one charged a whole tick. Work comes in bursts of many.
+_TICKS_MORE = 0.5
 _STIRS_STILL_S = 3.0
 _FIRST_STEPS = 3
 # What does not end by itself. A crash is looked at here only where a rank left with exit code 0 and others wait for it.
@@ -43,28 +45,39 @@ def step(state: JudgeState, event: Event, policy: Policy) -> tuple[JudgeState, t
             return _calm(state), ()
 
 
-def stirred(before: RankActivity, after: RankActivity) -> bool:
-    """True where the main thread did more in a second than wake from a wait. Log bytes do not count: a heartbeat thread writes them too."""
-    if after.ended:
+def stirred(before: RankActivity, after: RankActivity, over_s: float = 1.0) -> bool:
+    """True where the main thread did more in this time than wake from waits. Log bytes do not count: a heartbeat thread writes them too."""
+    if after.ended or after.joined != before.joined:
         return True
-    if None not in {before.marked_steps, after.marked_steps} and before.marked_steps != after.marked_steps:
+    if before.marked_steps is not None and after.marked_steps is not None and before.marked_steps != after.marked_steps:
         return True
-    ticks = after.main_thread_ticks - before.main_thread_ticks
-    return ticks >= _STIRRED_TICKS or after.switches - before.switches >= _STIRRED_SWITCHES or after.joined != before.joined
+    more_s = max(0.0, over_s - 1.0)
+    if after.main_thread_ticks - before.main_thread_ticks >= _STIRRED_TICKS + _TICKS_MORE * more_s:
+        return True
+    return after.switches - before.switches >= _STIRRED_SWITCHES * (1.0 + more_s)
 
 
 def _learn(state: JudgeState, event: Observed) -> JudgeState:
     seen = dict(state.seen)
     for activity in event.ranks:
         before = seen.get(activity.rank)
-        stirs = before is None or stirred(before.activity, activity)
-        seen[activity.rank] = Seen(activity=activity, stirred_at_s=event.at_s if stirs or before is None else before.stirred_at_s)
+        seen_at_s = event.at_s if activity.seen_at_s is None else activity.seen_at_s
+        if before is None:
+            seen[activity.rank] = Seen(activity=activity, stirred_at_s=seen_at_s, seen_at_s=seen_at_s)
+        elif activity.seen_at_s is None or seen_at_s > before.seen_at_s:
+            over_s = 1.0 if activity.seen_at_s is None else seen_at_s - before.seen_at_s
+            stirs = stirred(before.activity, activity, over_s)
+            seen[activity.rank] = Seen(activity=activity, stirred_at_s=seen_at_s if stirs else before.stirred_at_s, seen_at_s=seen_at_s)
     state = _learn_steps(state, event)
-    best = max((activity.step for activity in event.ranks if activity.step is not None), default=None)
-    advanced = best is not None and (state.step is None or best > state.step)
-    return msgspec.structs.replace(
-        state, seen=seen, step=best if advanced else state.step, step_at_s=event.at_s if advanced else state.step_at_s
-    )
+    ahead = max((activity for activity in event.ranks if activity.step is not None), key=_step_of, default=None)
+    if ahead is None or (state.step is not None and _step_of(ahead) <= state.step):
+        return msgspec.structs.replace(state, seen=seen)
+    step_at_s = event.at_s if ahead.seen_at_s is None else ahead.seen_at_s
+    return msgspec.structs.replace(state, seen=seen, step=ahead.step, step_at_s=step_at_s)
+
+
+def _step_of(activity: RankActivity) -> int:
+    return -1 if activity.step is None else activity.step
 
 
 def _learn_steps(state: JudgeState, event: Observed) -> JudgeState:
@@ -98,8 +111,8 @@ def _observe(state: JudgeState, at_s: float, policy: Policy) -> tuple[JudgeState
         return _calm(_learned(state, at_s)), (Resumed(at_s=at_s),) if state.suspected else ()
     if state.looked_at_s is not None and at_s - state.looked_at_s < _look_again_after_s(state, policy):
         return state, ()
-    longest = max(still, key=lambda seen: at_s - seen.stirred_at_s)
-    why = f"rank {longest.activity.rank} has not stirred for {at_s - longest.stirred_at_s:.0f} s"
+    longest = max(still, key=lambda seen: seen.still_s)
+    why = f"rank {longest.activity.rank} has not stirred for {longest.still_s:.0f} s"
     return msgspec.structs.replace(state, looked_at_s=at_s, silent_since_s=longest.stirred_at_s), (LookCloser(why=why),)
 
 
@@ -131,17 +144,22 @@ def _alive(state: JudgeState) -> list[Seen]:
 def _excused(state: JudgeState, at_s: float) -> JudgeState:
     """Time in which the job was held counts against nobody."""
     return msgspec.structs.replace(
-        state, seen={rank: msgspec.structs.replace(seen, stirred_at_s=at_s) for rank, seen in state.seen.items()}, step_at_s=at_s
+        state,
+        seen={rank: msgspec.structs.replace(seen, stirred_at_s=max(at_s, seen.seen_at_s)) for rank, seen in state.seen.items()},
+        step_at_s=at_s,
     )
 
 
 def _still(state: JudgeState, at_s: float, policy: Policy) -> tuple[Seen, ...]:
     """Ranks that stand still beyond their budget; none while steps go on."""
-    joined = all(seen.activity.joined for seen in _alive(state))
+    alive = _alive(state)
+    joined = all(seen.activity.joined for seen in alive)
     budget_s = _still_budget_s(state, policy) if joined else policy.starting_budget_s
-    if state.step is not None and at_s - state.step_at_s < budget_s:
+    # Whoever counts steps may be seen seldom: that it counted no more is known up to then.
+    counted_until_s = max((seen.seen_at_s for seen in alive if seen.activity.step is not None), default=at_s)
+    if state.step is not None and counted_until_s - state.step_at_s < budget_s:
         return ()
-    return tuple(seen for seen in _alive(state) if at_s - seen.stirred_at_s >= budget_s)
+    return tuple(seen for seen in alive if seen.still_s >= budget_s)
 
 
 def phase_of(state: JudgeState) -> str:

@@ -41,6 +41,8 @@ class RankActivity(Record, frozen=True, kw_only=True):
 
     `failed`: it ended in any way but with exit code 0. `switches` are the voluntary ones: on a busy node even a short wake is preempted
     several times. `marked_steps`, `phase` and `group_timeout_s` (its shortest) are its probe's words, or None.
+
+    `seen_at_s`: when it was seen, on the judge's clock, where that is less often than the judge thinks; None: in the round that tells it.
     """
 
     rank: int
@@ -55,6 +57,7 @@ class RankActivity(Record, frozen=True, kw_only=True):
     marked_steps: int | None = None
     phase: str | None = None
     group_timeout_s: float | None = None
+    seen_at_s: float | None = None
 
 
 class AttemptBegan(Record, frozen=True, tag="attempt_began", kw_only=True):
@@ -130,10 +133,16 @@ Finding = LookCloser | Suspected | TimeoutNears | Judged | Resumed
 
 
 class Seen(Record, frozen=True, kw_only=True):
-    """The last activity of a rank and when it last stirred."""
+    """The last activity of a rank, when it was seen, and when it last stirred."""
 
     activity: RankActivity
     stirred_at_s: float
+    seen_at_s: float = 0.0
+
+    @property
+    def still_s(self) -> float:
+        """How long it is known to stand: nobody knows of the time after it was seen."""
+        return max(0.0, self.seen_at_s - self.stirred_at_s)
 
 
 class JudgeState(Record, frozen=True, kw_only=True):

@@ -16,6 +16,8 @@ from rankpatrol.judge.records import AttemptBegan, Event, Finding, JudgeState, L
 
 VERSION = 1
 _COUNTERS = ("main_thread_ticks", "switches", "step", "marked_steps")
+# What most recordings have no need of.
+_UNSAID: dict[str, Any] = {"seen_at_s": None}
 _OTHERS = tuple(name for name in RankActivity.__struct_fields__ if name not in {*_COUNTERS, "rank"})
 _NOT_ONE = "this is no recording: it does not begin as one"
 _SPOILED = "Each line leans on the ones before it. Was the file edited, or put together from parts?"
@@ -172,7 +174,7 @@ def _changed(before: tuple[RankActivity, ...], event: Observed) -> _Changed:
     ranks: dict[int, dict[str, Any]] = {}
     for each in event.ranks:
         now = msgspec.to_builtins(each)
-        was = msgspec.to_builtins(known[each.rank]) if each.rank in known else {}
+        was = msgspec.to_builtins(known[each.rank]) if each.rank in known else _UNSAID
         fresh = {name: value for name, value in now.items() if name not in was or value != was[name]}
         if fresh:
             ranks[each.rank] = fresh

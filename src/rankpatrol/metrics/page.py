@@ -9,6 +9,8 @@ _HEAD = """\
 
 `rankpatrol run --metrics ADDR:PORT` serves them while the job runs; `--metrics-textfile DIR` writes them where node_exporter's textfile
 collector reads them, several jobs a machine, and leaves each job's last word for a day; `rankpatrol metrics JOBDIR` prints them.
+`rankpatrol hub --metrics ADDR:PORT` serves those of all jobs of a cluster, each job's last word for three minutes: there `job_id` is the
+job's name among the nodes, and `rankpatrol_agent_…` is the hub's own process, the same with each job (`max by (node)`, never a sum).
 
 Every sample bears `job_id` (the name of the job directory; `job` is Prometheus's own label) and `node`. What is not known has no sample:
 absent is neither healthy nor 0. Ages are `time()` minus a timestamp. An incident that people are not told of is not open here either.

@@ -14,10 +14,11 @@ from rankpatrol.launch.rundir import OrderedEnd, ResumePoint
 
 
 class NodeLine(Record, frozen=True, kw_only=True):
-    """One other node, for people: when it was heard last, how far its clock is from ours, what is wrong with it."""
+    """One other node, for people: when it was heard last and how often it tells, how far its clock is from ours, what is wrong with it."""
 
     node: str
     heard_ago_s: float | None
+    every_s: float = 1.0
     ranks: tuple[int, ...] = ()
     clock_ahead_s: float | None = None
     problem: str = ""

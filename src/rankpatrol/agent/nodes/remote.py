@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from rankpatrol.agent.nodes.heard import HeardNode, late_after_s
 from rankpatrol.agent.nodes.others import NodeLine, Sight
 from rankpatrol.agent.nodes.times import in_our_time
 from rankpatrol.agent.nodes.wire import (
@@ -32,41 +33,38 @@ from rankpatrol.core.errors import PatrolError
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import FlightRecording, RankSample
 from rankpatrol.core.starts import NextStart
-from rankpatrol.exchange.port import Exchange
+from rankpatrol.exchange.port import Exchange, Heard
 from rankpatrol.launch.pauses import Pause
 from rankpatrol.launch.rundir import OrderedEnd, ResumePoint
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.files import write_atomic
 
-# A node tells its state once a second; its agent, started again after a kill, is back in three or four.
-SILENT_S = 6.0
 # One that is late already is not waited for as long as the others: what is frozen answers nobody.
-_LATE_S, _LATE_ANSWER_S = 2.5, 1.5
+_LATE_ANSWER_S = 1.5
 LOOK_S, RECORDING_S, LINES_S, HOST_S, NATIVE_S, ORDER_S = 12.0, 5.0, 12.0, 8.0, 9.0, 3.0
 _FETCH_S = 10.0
 _LOOKS_EVERY_S = 0.1
 _GREET_EVERY_S = 4.0
 _KEPT = "other-nodes.bin"
-_AT_ONCE = 32
+_COPIES_AT_ONCE = 8
 # Beyond the grace that the shims give their ranks.
 _AFTER_GRACE_S = 8.0
-# A clock may be set, and crystals differ by some 100 parts in a million.
-_JUMP_S, _DRIFT_S = 5.0, 0.0001
 T = TypeVar("T")
 
 
 class OtherNodes:
     """All nodes that were heard on this exchange, but ours."""
 
-    def __init__(self, exchange: Exchange, own: str, scratch: Path, clock: Clock) -> None:
-        """`scratch` is a local folder for answers that come as files."""
+    def __init__(self, exchange: Exchange, own: str, scratch: Path, clock: Clock, greet_every_s: float | None = _GREET_EVERY_S) -> None:
+        """`scratch` is a local folder for answers that come as files. Nodes that never judge alone need no greeting."""
         self._exchange, self._own, self._scratch, self._clock = exchange, own, scratch, clock
-        self._known: dict[str, _Node] = {}
+        self._known: dict[str, HeardNode] = {}
         self._heard_since: set[str] = set()
         # Nodes of which no word was understood yet: when they were heard, and why not.
         self._strangers: dict[str, tuple[float, str]] = {}
         self._kept: dict[str, str | None] = {}
-        self._greeted_at_s = float("-inf")
+        self._states: dict[str, Heard] | None = None
+        self._greet_every_s, self._greeted_at_s = greet_every_s, float("-inf")
         self._greeting = Greeting()
         self._greeter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="greeter")
         self._recall()
@@ -79,9 +77,11 @@ class OtherNodes:
 
     def light(self, group: str | None) -> Light:
         self._hear()
-        lights = [node.light for node in self._known.values() if node.part(group) is not None and node.newest_group() == group]
+        now_s = self._clock.mono_s()
+        nodes = [node for node in self._known.values() if node.part(group) is not None and node.newest_group() == group]
+        lights = [node.light for node in nodes]
         return Light(
-            activities=tuple(activity for light in lights for activity in light.activities),
+            activities=tuple(activity for node in nodes for activity in node.activities(now_s)),
             processes={rank: each for light in lights for rank, each in light.processes.items()},
             marks={rank: each for light in lights for rank, each in light.marks.items()},
             logs={rank: each for light in lights for rank, each in light.logs.items()},
@@ -135,7 +135,7 @@ class OtherNodes:
         for node, answer in answers.items():
             told = _read(answer, Ended)
             if isinstance(told, Missing):
-                unheard = beyond if self._age_s(self._known[node]) > SILENT_S else failed
+                unheard = beyond if self._known[node].is_silent(self._clock.mono_s()) else failed
                 unheard.update(dict.fromkeys(self._ranks_of(node, group, None), f"node {node} does not answer: {told.reason}"))
             else:
                 ended += told.ended
@@ -156,12 +156,14 @@ class OtherNodes:
         return next((state.paused for state in states if state.paused is not None), None)
 
     def silent(self, group: str | None) -> dict[str, float]:
-        ages = {name: self._age_s(self._known[name]) for name in self._with(group) if self._known[name].state.ended is None}
-        return {self._known[name].called(group): round(age, 1) for name, age in ages.items() if age > SILENT_S}
+        now_s = self._clock.mono_s()
+        nodes = (self._known[name] for name in self._with(group))
+        return {node.called(group): round(node.age_s(now_s), 1) for node in nodes if node.state.ended is None and node.is_silent(now_s)}
 
     def over(self) -> bool:
         self._hear()
-        return all(node.state.ended is not None or self._age_s(node) > SILENT_S for node in self._known.values())
+        now_s = self._clock.mono_s()
+        return all(node.state.ended is not None or node.is_silent(now_s) for node in self._known.values())
 
     def lines(self) -> tuple[NodeLine, ...]:
         self._hear()
@@ -170,7 +172,8 @@ class OtherNodes:
         known = (
             NodeLine(
                 node=name,
-                heard_ago_s=round(self._age_s(node), 1),
+                heard_ago_s=round(node.age_s(now_s), 1),
+                every_s=node.every_s,
                 ranks=tuple(place.rank for place in node.state.parts[-1].places) if node.state.parts else (),
                 clock_ahead_s=round(node.ahead_s, 3),
                 problem=node.problem,
@@ -203,7 +206,7 @@ class OtherNodes:
         with contextlib.suppress(OSError, PatrolError):
             for name, state in unpack((self._scratch / _KEPT).read_bytes(), dict[str, NodeState]).items():
                 # As old as it may be without being silent: it has to be heard again, or it counts as late from now on.
-                self._known[name] = _Node(state, self._clock.mono_s() - _LATE_S, self._clock, None)
+                self._known[name] = HeardNode(state, self._clock.mono_s() - late_after_s(state.every_s), self._clock, None)
 
     def _keep(self) -> None:
         """On the local disk, once an attempt and node."""
@@ -215,35 +218,39 @@ class OtherNodes:
             write_atomic(self._scratch / _KEPT, pack({name: node.state for name, node in self._known.items()}))
 
     def _hear(self) -> None:
-        for name, heard in self._exchange.states().items():
-            if name == self._own or ((known := self._known.get(name)) and known.heard_at_s == heard.heard_at_mono):
-                continue
-            state = state_of(heard.state)
-            if isinstance(state, NodeState):
-                self._known[name] = _Node(state, heard.heard_at_mono, self._clock, known)
-                self._heard_since.add(name)
-                self._strangers.pop(name, None)
-            elif known is not None:
-                known.problem = state.reason
-            else:
-                self._strangers[name] = (heard.heard_at_mono, state.reason)
-        self._keep()
+        states = self._exchange.states()
+        if states is not self._states:  # the same again: nothing has come
+            self._states = states
+            for name, heard in states.items():
+                self._take_in(name, heard)
+            self._keep()
         self._greet()
+
+    def _take_in(self, name: str, heard: Heard) -> None:
+        known = self._known.get(name)
+        if name == self._own or (known is not None and known.heard_at_s == heard.heard_at_mono):
+            return
+        state = state_of(heard.state)
+        if isinstance(state, NodeState):
+            self._known[name] = HeardNode(state, heard.heard_at_mono, self._clock, known)
+            self._heard_since.add(name)
+            self._strangers.pop(name, None)
+        elif known is not None:
+            known.problem = state.reason
+        else:
+            self._strangers[name] = (heard.heard_at_mono, state.reason)
 
     def _greet(self) -> None:
         """A node that hears nothing of us for long is on its own, even where the broker lives."""
         now_s = self._clock.mono_s()
-        if now_s - self._greeted_at_s >= _GREET_EVERY_S:
+        if self._greet_every_s is not None and now_s - self._greeted_at_s >= self._greet_every_s:
             self._greeted_at_s = now_s
-            self._greeter.submit(self._exchange.scatter, tuple(self._known), "hello", self._greeting_now(), _GREET_EVERY_S / 2)
+            self._greeter.submit(self._exchange.scatter, tuple(self._known), "hello", self._greeting_now(), self._greet_every_s / 2)
 
     def _greeting_now(self) -> bytes:
         start = self._greeting.start
         said = None if start is None else msgspec.structs.replace(start, at_unix_s=self._clock.unix_s())
         return pack(msgspec.structs.replace(self._greeting, start=said))
-
-    def _age_s(self, node: "_Node") -> float:
-        return max(0.0, self._clock.mono_s() - node.heard_at_s)
 
     def _heard(self) -> list[str]:
         self._hear()
@@ -268,23 +275,20 @@ class OtherNodes:
 
     def _each(self, bodies: dict[str, bytes], command: str, deadline_s: float) -> dict[str, bytes | Missing]:
         """All side by side, each with its own body."""
+        now_s = self._clock.mono_s()
+        late = {node for node in bodies if (known := self._known.get(node)) is not None and known.is_late(now_s)}
+        patience_s = {node: min(deadline_s, _LATE_ANSWER_S) if node in late else deadline_s for node in bodies}
+        answers = self._exchange.ask_each(bodies, command, patience_s)
+        large = {
+            node: name for node, answer in answers.items() if not isinstance(answer, Missing) and (name := offered(answer)) is not None
+        }
+        if large:
+            with ThreadPoolExecutor(max_workers=min(_COPIES_AT_ONCE, len(large))) as pool:
+                answers.update(zip(large, pool.map(self._fetched, large.keys(), large.values()), strict=True))
+        return answers
 
-        def ask(node: str) -> bytes | Missing:
-            return self._whole(node, self._exchange.ask(node, command, bodies[node], self._patience_s(node, deadline_s)))
-
-        if not bodies:
-            return {}
-        with ThreadPoolExecutor(max_workers=min(_AT_ONCE, len(bodies))) as pool:
-            return dict(zip(bodies, pool.map(ask, bodies), strict=True))
-
-    def _patience_s(self, node: str, deadline_s: float) -> float:
-        known = self._known.get(node)
-        return min(deadline_s, _LATE_ANSWER_S) if known is not None and self._age_s(known) > _LATE_S else deadline_s
-
-    def _whole(self, node: str, answer: bytes | Missing) -> bytes | Missing:
+    def _fetched(self, node: str, name: str) -> bytes | Missing:
         """An answer that is too large for a message comes as a file."""
-        if isinstance(answer, Missing) or (name := offered(answer)) is None:
-            return answer
         with TemporaryDirectory(prefix="answer-", dir=self._scratch) as folder:
             into = Path(folder) / "answer"
             copied = self._exchange.fetch(node, name, into, _FETCH_S)
@@ -307,63 +311,6 @@ class OtherNodes:
             ranks += [in_our_time(sample, shift_s, node.ahead_s) for sample in told.ranks]
             kills.update(told.kills)
         return Sight(ranks=tuple(ranks), kills=kills)
-
-
-class _Node:
-    """One node as it was heard last."""
-
-    def __init__(self, state: NodeState, heard_at_s: float, clock: Clock, before: "_Node | None") -> None:
-        self.state, self.heard_at_s, self.problem = state, heard_at_s, ""
-        waited_s = clock.mono_s() - heard_at_s
-        shift_s = clock.mono_s() - waited_s - state.at_mono_s
-        # Each word was some time on its way: the least of these differences is the nearest to the clocks' own.
-        ahead_s = state.at_unix_s - (clock.unix_s() - waited_s)
-        jumped = before is not None and abs(before.ahead_s - ahead_s) > _JUMP_S
-        self.ahead_s: float = ahead_s if before is None or jumped else max(ahead_s, before.ahead_s - _DRIFT_S)
-        self.light = msgspec.structs.replace(
-            state.light, marks={rank: in_our_time(mark, shift_s, self.ahead_s) for rank, mark in state.light.marks.items()}
-        )
-        newest = {part.group: self._told(part) for part in state.parts}
-        vanished = {group: _gone(part) for group, part in (before.all_parts if before else {}).items() if group not in newest}
-        self.all_parts: dict[str, Part] = {**dict(list(vanished.items())[-2:]), **newest}
-
-    def part(self, group: str | None) -> Part | None:
-        """This node's ranks of a group."""
-        return None if group is None else self.all_parts.get(group)
-
-    def newest_group(self) -> str | None:
-        """The attempt that its light round was over."""
-        return self.state.parts[-1].group if self.state.parts else None
-
-    def called(self, group: str | None) -> str:
-        """What its ranks call their node."""
-        part = self.part(group)
-        return part.places[0].node if part and part.places else self.state.node
-
-    def unseen(self, group: str | None, why: str) -> list[RankSample]:
-        """Its ranks, of which nothing can be learned now."""
-        part = self.part(group)
-        return [
-            RankSample(
-                rank=place.rank,
-                local_rank=place.local_rank,
-                node=place.node,
-                shim_pid=place.shim_pid,
-                pid=place.pid,
-                exit_status=part.exits[place.rank].exit_status if part and place.rank in part.exits else None,
-                process=Missing(f"node {place.node} does not answer: {why}"),
-            )
-            for place in (part.places if part else ())
-        ]
-
-    def _told(self, part: Part) -> Part:
-        exits = {rank: msgspec.structs.replace(seen, ended_unix_s=seen.ended_unix_s - self.ahead_s) for rank, seen in part.exits.items()}
-        return msgspec.structs.replace(part, exits=exits)
-
-
-def _gone(part: Part) -> Part:
-    """An attempt that its node does not speak of any more: whoever had not ended is gone."""
-    return msgspec.structs.replace(part, gone=tuple(place.rank for place in part.places if place.rank not in part.exits))
 
 
 def _read(answer: bytes | Missing, kind: type[T] | Any) -> T | Missing | Any:

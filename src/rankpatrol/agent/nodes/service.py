@@ -53,7 +53,9 @@ _NOT_HERE = "this node has no ranks of that attempt"
 class NodeService:
     """One node of a job of several. Rounds and answers take turns: both look at the same ranks."""
 
-    def __init__(self, spec: JobSpec, run_dir: RunDir, node: str, clock: Clock) -> None:
+    def __init__(self, spec: JobSpec, run_dir: RunDir, node: str, clock: Clock, every_s: float = 1.0) -> None:
+        """`every_s`: how often our state is told."""
+        self._every_s = every_s
         self._spec, self._run_dir, self._node, self._clock = spec, run_dir, node, clock
         self._eyes = Eyes(spec.job, Path(spec.job_dir), clock)
         self._scheduler = LocalScheduler(run_dir)
@@ -98,6 +100,7 @@ class NodeService:
             ordered=self._run_dir.read("ending.json", OrderedEnd),
             ended=self._run_dir.read("launcher_exit.json", LauncherExit),
             paused=None if self._switches is None else self._switches.latest(),
+            every_s=self._every_s,
         )
         return pack(state)
 

@@ -51,7 +51,10 @@ class Light(Record, frozen=True, kw_only=True):
 
 
 class NodeState(Record, frozen=True, kw_only=True):
-    """One node's newest word: its newest two attempts, and a light round over its ranks. Times are this node's own clocks."""
+    """One node's newest word: its newest two attempts, and a light round over its ranks. Times are this node's own clocks.
+
+    `every_s`: it means to tell the next one after so long.
+    """
 
     version: int
     release: str
@@ -63,6 +66,7 @@ class NodeState(Record, frozen=True, kw_only=True):
     ordered: OrderedEnd | None = None
     ended: LauncherExit | None = None
     paused: Pause | None = None
+    every_s: float = 1.0
 
 
 class _Spoken(Record, frozen=True, kw_only=True):
@@ -141,7 +145,7 @@ def unpack(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(_raw(data), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, zlib.error) as problem:
-        raise NotOurs(f"no {kind.__name__} of ours came over the bus: {problem}") from problem
+        raise NotOurs(f"no {getattr(kind, '__name__', kind)} of ours came over the bus: {problem}") from problem
 
 
 def _raw(data: bytes) -> bytes:

@@ -1,7 +1,6 @@
 """Several jobs on one exchange: a node tells of all its jobs at once, and an order says which job it means."""
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -30,49 +29,51 @@ class ToJob(Record, frozen=True):
 class Jobs:
     """The hub's ear: what nodes tell, job by job. Each word is opened once, however many jobs it speaks of."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-        self._lock = threading.Lock()
+    def __init__(self, exchange: Exchange, own: str) -> None:
+        self._exchange, self._own = exchange, own
         self._opened_at_s: dict[str, float] = {}
+        # A job's words are never changed, but replaced: whoever holds them sees by that whether anything has come.
         self._words: dict[str, dict[str, Heard]] = {}
         self.problems: dict[str, str] = {}
 
     def hear(self) -> tuple[str, ...]:
-        """Take in what has come; the jobs that any node speaks of."""
-        with self._lock:
-            for node, heard in self._exchange.states().items():
-                if self._opened_at_s.get(node) != heard.heard_at_mono:
-                    self._opened_at_s[node] = heard.heard_at_mono
-                    self._open(node, heard)
-            return tuple(self._words)
+        """Take in what has come; the jobs that any node speaks of. One thread hears, any may ask."""
+        fresh: dict[str, dict[str, Heard]] = {}
+        for node, heard in self._exchange.states().items():
+            if node != self._own and self._opened_at_s.get(node) != heard.heard_at_mono:
+                self._opened_at_s[node] = heard.heard_at_mono
+                for job, state in self._opened(node, heard).items():
+                    fresh.setdefault(job, {})[node] = Heard(state, heard.heard_at_mono)
+        for job, words in fresh.items():
+            self._words[job] = {**self._words.get(job, {}), **words}
+        return tuple(self._words)
 
     def of(self, job: str) -> dict[str, Heard]:
-        """What was heard of one job, by node."""
-        self.hear()
-        return dict(self._words.get(job, {}))
+        """What was heard of one job, by node; the same object as long as nothing new has come."""
+        return self._words.get(job, _NOTHING)
 
     def spoken_of(self, job: str) -> tuple[str, ...]:
         """The nodes whose newest word speaks of this job still."""
-        self.hear()
-        return tuple(node for node, heard in self._words.get(job, {}).items() if heard.heard_at_mono == self._opened_at_s.get(node))
+        return tuple(node for node, heard in self.of(job).items() if heard.heard_at_mono == self._opened_at_s.get(node))
 
     def forget(self, job: str) -> None:
         """It is over: its name may be worn by another one later."""
-        with self._lock:
-            self._words.pop(job, None)
+        self._words.pop(job, None)
 
-    def _open(self, node: str, heard: Heard) -> None:
+    def _opened(self, node: str, heard: Heard) -> dict[str, bytes]:
         try:
             envelope = unpack(heard.state, Envelope)
         except NotOurs as problem:
             self.problems[node] = str(problem)
-            return
+            return {}
         if envelope.version != VERSION:
             self.problems[node] = f"rankpatrol {envelope.release} there speaks version {envelope.version}, this one {VERSION}"
-            return
+            return {}
         self.problems.pop(node, None)
-        for job, state in envelope.jobs.items():
-            self._words.setdefault(job, {})[node] = Heard(state, heard.heard_at_mono)
+        return envelope.jobs
+
+
+_NOTHING: dict[str, Heard] = {}
 
 
 class JobExchange:
@@ -89,6 +90,9 @@ class JobExchange:
 
     def scatter(self, nodes: Sequence[str], command: str, body: bytes, deadline_s: float) -> dict[str, bytes | Missing]:
         return self._exchange.scatter(nodes, command, self._to_job(body), deadline_s)
+
+    def ask_each(self, bodies: Mapping[str, bytes], command: str, deadlines_s: Mapping[str, float]) -> dict[str, bytes | Missing]:
+        return self._exchange.ask_each({node: self._to_job(body) for node, body in bodies.items()}, command, deadlines_s)
 
     def fetch(self, node: str, name: str, into: Path, deadline_s: float) -> int | Missing:
         return self._exchange.fetch(node, name, into, deadline_s)

@@ -51,8 +51,8 @@ class _Part:
             attached=True,
         )
         self.job = job
-        self.attachment = Attachment(job, spec)
-        self.service = NodeService(spec, self.attachment.run_dir, plan.node, clock)
+        self.attachment = Attachment(job, spec, plan.node)
+        self.service = NodeService(spec, self.attachment.run_dir, plan.node, clock, plan.every_s)
 
     def lives(self) -> bool:
         """True while any process of it does."""
