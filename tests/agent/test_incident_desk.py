@@ -39,7 +39,7 @@ class Hands:
     def __init__(self):
         self.deeds, self.full, self.refuses, self.dies_at, self.dies_after = [], 0, False, None, None
         self.pause, self.shows, self.said = None, HANG, []
-        self.outlook = None
+        self.outlook, self.requeues, self.last = None, False, False
 
     def _do(self, deed):
         if deed == self.dies_at:
@@ -73,6 +73,10 @@ class Hands:
         self._do("recover")
         if self.refuses:
             raise PatrolError("stale")
+        return self.requeues
+
+    def is_last(self, attempt):
+        return self.last
 
     def remember(self, state):
         self.remembered = state
@@ -104,6 +108,28 @@ def test_alert_seal_and_action_come_in_this_order(tmp_path):
     play(desk_in(tmp_path, hands))
     assert hands.deeds == ["put_aside", "seal", "recover"]
     assert kinds(tmp_path) == ["alert", "verdict", "bundle_sealed", "incident_closed"]
+
+
+def test_an_incident_that_ended_in_a_requeue_says_so(tmp_path):
+    hands = Hands()
+    hands.requeues = True
+    play(desk_in(tmp_path, hands))
+    assert [event["how"] for event in read_events(tmp_path) if event["kind"] == "incident_closed"] == ["requeued"]
+
+
+CRASH = msgspec.structs.replace(HANG, verdict="crash", cause="unknown", not_to_be_ended="it ends by itself")
+
+
+@pytest.mark.parametrize(
+    ("last", "ask", "acts"), [(False, False, False), (True, False, True), (True, True, False)], ids=["starts again", "last", "asks"]
+)
+def test_a_crash_is_acted_upon_only_where_nothing_else_starts_its_ranks_again(tmp_path, last, ask, acts):
+    hands = Hands()
+    hands.last = last
+    desk = desk_in(tmp_path, hands, ask=ask)
+    desk.suspect(0, 1.8e9, CRASH)
+    desk.judged(1.8e9, CRASH)
+    assert ("recover" in hands.deeds) is acts
 
 
 def test_observe_never_acts(tmp_path):

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from rankpatrol.analysis.diagnose import diagnose
-from rankpatrol.analysis.several import degraded_link
+from rankpatrol.analysis.several import degraded_link, placed
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import SocketBytes
@@ -100,6 +100,12 @@ def test_the_sentence_says_on_which_node_a_named_rank_is_where_there_are_several
     several = diagnose(seen(on("n1", 0), on("n2", 1, SLEEPS)))
     assert (several.culprit_ranks, several.sentence.split(" sleeps")[0].split(" stands")[0][:11]) == ((1,), "rank 1 (n2)")
     assert "(n1)" not in diagnose(seen(on("n1", 0), on("n1", 1, SLEEPS))).sentence
+
+
+def test_so_does_that_of_a_crash():
+    died = Diagnosis(verdict="crash", cause="unknown", culprit_ranks=(1,), sentence="rank 1 died of SIGBUS")
+    assert placed(died, (on("n1", 0), on("n2", 1))).sentence == "rank 1 (n2) died of SIGBUS"
+    assert placed(died, (on("n1", 0), on("n1", 1))) == died
 
 
 SLOW = Diagnosis(verdict="slow", cause="straggler_unattributable", sentence="the job is slow", reasons_for=("step times",))

@@ -64,6 +64,12 @@ def test_the_whole_life():
     assert state.stage is Stage.CLOSED
 
 
+def test_a_requeue_closes_at_once_since_nobody_may_be_left_to_see_the_end():
+    state, told = live(NAMED, VERDICT, SEALED, ActionEnded(done=True, requeued=True), AttemptEnded(ordered=True))
+    assert told[3:] == [(Close(how="requeued"),), ()]
+    assert state.stage is Stage.CLOSED
+
+
 def test_observe_seals_and_never_acts():
     _, told = live(NAMED, VERDICT, SEALED, ProgressReturned(), policy=OBSERVE)
     assert told[2:] == [(), (Close(how="recovered"),)]

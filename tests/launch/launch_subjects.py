@@ -17,7 +17,7 @@ import msgspec
 
 from rankpatrol.core.records import Record
 from rankpatrol.launch.parent import PYTHON_SHIM, launch_environment
-from rankpatrol.launch.rundir import JobSpec, RankExit, RankPlace, Released, RunDir
+from rankpatrol.launch.rundir import Cluster, JobSpec, RankExit, RankPlace, Released, RunDir
 
 T = TypeVar("T")
 HERE = Path(__file__).parent
@@ -42,7 +42,7 @@ class Job(Record, frozen=True):
     run_dir: RunDir
     job_dir: Path
 
-    def write(self, *, checkpoints: str | None = None) -> None:
+    def write(self, *, checkpoints: str | None = None, resumes: bool = False, cluster: Cluster | None = None) -> None:
         self.run_dir.write(
             "job.json",
             JobSpec(
@@ -52,6 +52,8 @@ class Job(Record, frozen=True):
                 policy="recover",
                 patience_s=180,
                 checkpoints=checkpoints,
+                resumes=resumes,
+                cluster=cluster,
                 started_unix_s=0.0,
             ),
         )

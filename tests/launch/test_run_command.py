@@ -9,11 +9,12 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rankpatrol.core.errors import BadInput, NoPermission
 from rankpatrol.launch.parent import check_command, make_job_dir
-from rankpatrol.launch.rundir import JobSpec
+from rankpatrol.launch.rundir import Cluster, JobSpec
 
 RUN = [sys.executable, "-m", "rankpatrol", "run", "--job-dir", "job"]
 CAN_MOUNT = os.getuid() == 0 and shutil.which("unshare") and subprocess.run(["unshare", "-m", "true"], check=False).returncode == 0
@@ -198,6 +199,17 @@ def test_the_spec_says_where_the_job_is(here: Path) -> None:
     assert {"run_dir", *JobSpec.__struct_fields__} == spec.keys()
     with pytest.raises(BadInput):
         make_job_dir(Path("job"))
+
+
+def test_a_job_that_was_queued_again_gets_a_folder_beside_that_of_its_first_start(here: Path) -> None:
+    first = Cluster(node="n1", first=True, run="slurm-77.0.0")
+    again, joins = (Cluster(node=node, first=node == "n1", run="slurm-77.0.1") for node in ("n1", "n2"))
+    for folder, cluster in (("job", first), ("job-1", again)):
+        made = make_job_dir(here / folder, cluster)
+        (made / "job.json").write_bytes(msgspec.json.encode({"job": folder, "cluster": cluster}))
+    assert make_job_dir(here / "job", again, "1") == make_job_dir(here / "job", joins, "1") == here / "job.1"
+    assert make_job_dir(here / "job-1", joins, "1") == here / "job-1", "its user has named each start, and the first node was faster"
+    assert make_job_dir(here / "job", None, "1") == here / "job.1"
 
 
 def test_ranks_that_torchrun_starts_past_the_shim_are_said_to_be_unwatched(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

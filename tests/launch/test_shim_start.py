@@ -14,7 +14,7 @@ from launch_subjects import STANDIN, Job, shim_command, shimmed, words_of
 
 from rankpatrol.core.starts import SuspectFile
 from rankpatrol.launch.parent import PYTHON_SHIM, users_environment
-from rankpatrol.launch.rundir import ResumePoint
+from rankpatrol.launch.rundir import Cluster, ResumePoint
 
 TELL = "import json, os, sys; print(json.dumps([sys.argv, dict(os.environ)]))"
 OURS = {"RANKPATROL_RUN_DIR", "RANKPATROL_RESUME_FROM"}
@@ -210,6 +210,18 @@ def test_the_first_attempt_starts_from_nothing(job: Job) -> None:
     argv, environment = told(job, "-c", TELL, "--resume={checkpoint}", "{checkpoint}")
     assert argv == ["-c", "--resume=", ""]
     assert environment["RANKPATROL_RESUME_FROM"] == ""
+
+
+def test_the_first_attempt_of_a_job_that_was_queued_again_resumes_too(job: Job) -> None:
+    job.write(checkpoints="/checkpoints", resumes=True)
+    assert job.run_dir.write_first("resume/0.json", ResumePoint(checkpoint="/checkpoints/step20", step=20, by="agent"))
+    assert told(job, "-c", TELL, "{checkpoint}")[0] == ["-c", "/checkpoints/step20"]
+
+
+def test_a_node_that_joins_others_starts_from_where_they_do(job: Job) -> None:
+    job.write(checkpoints="/checkpoints", cluster=Cluster(node="n5", first=False, run="exp7"))
+    assert job.run_dir.write_first("resume/0.json", ResumePoint(checkpoint="/checkpoints/step20", step=20, by="agent"))
+    assert told(job, "-c", TELL, "{checkpoint}")[0] == ["-c", "/checkpoints/step20"]
 
 
 def test_a_later_attempt_resumes_from_the_first_word_that_was_written(job: Job) -> None:

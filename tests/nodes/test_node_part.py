@@ -3,7 +3,7 @@
 import pytest
 
 from rankpatrol.core.errors import UsageProblem
-from rankpatrol.launch.nodes import Given, is_local, node_part, torchrun_options
+from rankpatrol.launch.nodes import Given, is_local, node_part, restarts_in_place, torchrun_options
 
 HERE = {"SLURMD_NODENAME": "here"}
 NOBODY = "192.0.2.1"  # TEST-NET-1 of RFC 5737: no machine's
@@ -99,3 +99,31 @@ def test_our_own_addresses_are(host):
 
 def test_scripts_own_words_are_not_torchruns():
     assert torchrun_options(["torchrun", "-m", "train", "--nnodes", "9"], {})["nnodes"] == "1:1"
+
+
+@pytest.mark.parametrize(
+    ("command", "lent", "known"),
+    [
+        ("torchrun --max-restarts 2 train.py", "3", 2),
+        ("torchrun --max_restarts=0 train.py", "3", 0),
+        ("torchrun train.py --max-restarts 2", "3", 3),
+        ("torchrun train.py", None, 0),
+        ("torchrun --max-restarts many train.py", "3", None),
+        ("python train.py", "3", None),
+    ],
+)
+def test_how_often_a_node_starts_its_ranks_again(command, lent, known):
+    assert restarts_in_place(command.split(), {} if lent is None else {"PET_MAX_RESTARTS": lent}) == known
+
+
+def test_in_a_heterogeneous_job_torchruns_word_counts_and_not_slurms():
+    said = {**SLURM, "SLURM_HET_SIZE": "2", "SLURM_NODEID": "0"}
+    made = part(f"torchrun --nnodes 4 --rdzv-id exp7 --rdzv-endpoint {NOBODY}:29500 train.py", said)
+    assert (made.first, made.run) == (False, "exp7")
+
+
+def test_what_is_queued_again_under_a_users_own_name_is_another_run():
+    assert part("torchrun --nnodes 2 t.py", SLURM, run_id="exp7").run == "exp7.1"
+    assert part("torchrun --nnodes 2 t.py", {**SLURM, "SLURM_RESTART_COUNT": "0"}, run_id="exp7").run == "exp7"
+    by_hand = {**HERE, "SLURM_RESTART_COUNT": "1"}
+    assert part("torchrun --nnodes 2 t.py", by_hand, run_id="exp7").run == "exp7", "nodes of several jobs were not all queued again"

@@ -5,6 +5,7 @@ import pytest
 
 from clocks import FakeClock
 from rankpatrol.agent.nodes.heard import silent_after_s
+from rankpatrol.agent.nodes.joined import JoinedScheduler
 from rankpatrol.agent.nodes.others import Alone
 from rankpatrol.agent.nodes.remote import OtherNodes
 from rankpatrol.agent.nodes.wire import VERSION, Ended, Light, NodeState, NotOurs, Part, Seen, offer_of, offered, pack, state_of, unpack
@@ -146,6 +147,21 @@ def test_all_nodes_are_told_how_the_next_attempt_starts(cluster):
         cluster.node(name).tell(pack(state(name, [1])))
     assert cluster.others.start_next(NextStart(attempt=1, checkpoint="c"), None, GROUP) == {}
     assert sorted(cluster.asked) == [("n2", "start_next"), ("n3", "start_next")]
+
+
+def test_a_node_that_is_heard_only_later_is_told_the_start_that_stands(cluster, tmp_path):
+    for room in ("openings", "resume"):
+        (tmp_path / room).mkdir()
+    joined = JoinedScheduler(RunDir(tmp_path), cluster.others)
+    cluster.node("n2").tell(pack(state("n2", [1])))
+    joined.resume_from(NextStart(attempt=0, checkpoint="c"))
+    joined.remind()
+    assert cluster.asked == [("n2", "start_next")], "who knows it is not told again"
+    cluster.node("n3").tell(pack(state("n3", [2])))
+    joined.remind()
+    assert sorted(cluster.asked[1:]) == [("n2", "start_next"), ("n3", "start_next")]
+    joined.remind()
+    assert len(cluster.asked) == 3
 
 
 def test_looks_come_in_our_time(cluster):

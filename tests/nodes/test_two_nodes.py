@@ -25,6 +25,12 @@ while first and not os.path.exists("go" if one else "sealed"):
 if first and one:
     raise ValueError("a bad sample")
 """
+TELLS = """
+import os, sys, time
+print("from", repr(sys.argv[1]), flush=True)
+while not os.path.exists("go"):
+    time.sleep(0.05)
+"""
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -79,14 +85,14 @@ class TwoNodes:
 
 
 @contextmanager
-def two_nodes(folder, *words):
+def two_nodes(folder, *words, patrol=()):
     local = Path(f"/tmp/rp-nodes-{os.getpid()}")
     local.mkdir(exist_ok=True)
     env = {**os.environ, "TMPDIR": str(local), "RANKPATROL_STATE_DIR": str(folder / "state"), "RANKPATROL_LEMONS": ""}
     nodes = []
     for number in (0, 1):
         options = ["--nnodes", "2", "--nproc-per-node", "1", "--node-rank", str(number), "--rdzv-endpoint", "127.0.0.1:29400"]
-        command = [sys.executable, "-m", "rankpatrol", "run", "--job-dir", "job", "--patience", "3s", str(TORCHRUN), *options]
+        command = [sys.executable, "-m", "rankpatrol", "run", "--job-dir", "job", "--patience", "3s", *patrol, str(TORCHRUN), *options]
         with (folder / f"{number}.txt").open("wb") as said:
             nodes.append(subprocess.Popen([*command, "--rdzv-id", "r1", *words], cwd=folder, env=env, stdout=said, stderr=said))
     try:
@@ -130,6 +136,19 @@ def test_a_crash_on_another_node_is_named_before_its_launcher_hears_of_it(tmp_pa
         (tmp_path / "sealed").touch()
         assert "a bad sample" in (bundle / "ranks" / "1" / "log_tail.txt").read_text()
         assert (bundle / "ranks" / "0" / "stack.json").exists(), "the other one was still there to be looked at"
+
+
+def test_all_ranks_of_a_job_hear_from_the_first_node_how_it_starts(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    script = tmp_path / "train.py"
+    script.write_text(TELLS)
+    with two_nodes(tmp_path, str(script), "{checkpoint}", patrol=("--checkpoints", "checkpoints")) as job:
+        job.wait_for("attempt_started")
+        said = [json.loads(path.read_text()) for path in Path(f"/tmp/rp-nodes-{os.getpid()}").glob("rankpatrol-*/resume/0.json")]
+        assert [(word["checkpoint"], word["by"]) for word in said] == [("", "agent")] * 2
+        (tmp_path / "go").touch()
+        assert job.codes() == [0, 0], job.said()
+        assert "from ''" in (job.job / "attempts" / "0" / "rank1.log").read_text()
 
 
 def test_a_killed_hub_is_followed_by_one_that_acts_once(tmp_path):

@@ -27,13 +27,13 @@ loads()
 
 
 def told(rank: Rank) -> Stack:
-    found = ask_stack(rank.pipe().rank, rank.pipe())
+    found = ask_stack(rank.pipe().rank, rank.pipe(), deadline_s=15.0)
     assert isinstance(found, Stack), found
     return found
 
 
 def refusal(rank: Rank) -> str:
-    found = ask_stack(rank.pipe().rank, rank.pipe())
+    found = ask_stack(rank.pipe().rank, rank.pipe(), deadline_s=5.0)
     assert isinstance(found, Missing)
     return found.reason
 
@@ -92,7 +92,7 @@ def test_a_forked_child_tells_its_own_and_one_that_was_started_anew_is_not_asked
     with ranked(["-c", FORKS], tmp_path) as rank:
         child = identify(int(rank.says()))
         assert child is not None
-        stack = ask_stack(child, rank.pipe())
+        stack = ask_stack(child, rank.pipe(), deadline_s=15.0)
         assert isinstance(stack, Stack), stack
         assert [frame.name for frame in stack.threads[-1].frames] == ["reads_a_shard", "<module>"]
         rank.go_on()

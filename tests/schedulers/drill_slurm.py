@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import many_nodes
+import node_scripts
 from sites import wait_for
 from slurm_cluster import HOSTS, Cluster, why_not
 
@@ -210,14 +212,20 @@ SCENES: dict[str, tuple[Callable[[Cluster], str], dict[str, object]]] = {
     "user-scancel": (user_scancel, {}),
     "time-limit": (time_limit, {}),
     "signal-ahead": (signal_ahead, {}),
+    "node-scripts": (node_scripts.node_scripts, {"hosts": True, "nodes": 1, "more": node_scripts.SETTINGS}),
+    "many-nodes": (many_nodes.bad_block, {"hosts": True, "nodes": many_nodes.NODES}),
+    "many-nodes-cut": (many_nodes.cable_cut, {"hosts": True, "nodes": many_nodes.NODES + many_nodes.SPARE}),
+    "many-nodes-cut-at-last": (many_nodes.cable_cut_at_last, {"hosts": True, "nodes": many_nodes.NODES + many_nodes.SPARE}),
+    "many-nodes-requeue": (many_nodes.requeue, {"hosts": True, "nodes": many_nodes.NODES + many_nodes.SPARE}),
 }
 
 
 @contextlib.contextmanager
 def a_cluster(**options: object) -> Iterator[Cluster]:
     base = Path(tempfile.mkdtemp(prefix="rp-slurm-", dir="/tmp"))
-    cluster = Cluster(base, nodes=2, **options)
+    cluster = Cluster(base, **{"nodes": 2, **options})
     try:
+        node_scripts.prepare(cluster)
         cluster.up()
         os.environ["SLURM_CONF"] = cluster.environment["SLURM_CONF"]
         yield cluster

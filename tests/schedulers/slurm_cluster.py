@@ -29,7 +29,8 @@ def why_not() -> str | None:
 class Cluster:
     """One cluster. `track`: cgroup, or linuxproc, which loses sight of re-parented processes as real sites with it do.
 
-    `task`: none, or affinity, which binds as `--cpu-bind` says. `more`: lines of slurm.conf.
+    `task`: none, or affinity, which binds as `--cpu-bind` says. `more`: lines of slurm.conf, in which
+    BASE is the cluster's own folder.
     """
 
     def __init__(
@@ -43,7 +44,8 @@ class Cluster:
         task: str = "none",
         more: str = "",
     ) -> None:
-        self.base, self.nodes, self.kill_wait_s, self.hosts, self.task, self.more = base, nodes, kill_wait_s, hosts, task, more
+        self.base, self.nodes, self.kill_wait_s, self.hosts, self.task = base, nodes, kill_wait_s, hosts, task
+        self.more = more.replace("BASE", str(base))
         self.track = track if Path("/sys/fs/cgroup/freezer").is_dir() else "linuxproc"
         self.started: dict[str, subprocess.Popen[bytes]] = {}
         # Cgroups are named by node, for the whole machine: two clusters side by side must not share a name.

@@ -12,7 +12,10 @@ from sites import LocalSite, Site, SlurmSite, wait_for
 
 from rankpatrol.cli.main import call
 from rankpatrol.core.jobs import JobState
+from rankpatrol.core.records import Missing
 from rankpatrol.evidence.bundle import verify
+from rankpatrol.schedulers.slurm import SlurmJobs
+from rankpatrol.schedulers.slurm_client import SlurmClient
 from rankpatrol.system.clock import SystemClock
 from rankpatrol.system.lease import take_lease
 
@@ -166,6 +169,8 @@ def test_ranks_that_are_not_seen_from_here_are_in_the_bundle_with_the_reason(slu
 def test_a_shell_that_wears_another_jobs_variables_is_no_rank_of_it(slurm, here, capsys):
     """What is submitted from within a job inherits its variables."""
     job = slurm.submit("srun -n1 sleep 600", "-N1")
+    jobs = SlurmJobs(SlurmClient(), SystemClock())
+    wait_for(lambda: not isinstance(jobs.processes(job), Missing), 20)
     words = "import time; print('ready', flush=True); time.sleep(60)"
     environment = {**os.environ, "SLURM_JOB_ID": job, "SLURM_STEP_ID": "0", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     with subprocess.Popen([sys.executable, "-c", words], env=environment, stdout=subprocess.PIPE) as stranger:

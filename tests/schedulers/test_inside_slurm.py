@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from sites import SLEEPER, STANDIN, wait_for
 from slurm_cluster import Cluster
 
@@ -22,6 +23,13 @@ if os.environ.get("SLURM_RESTART_COUNT", "0") != "0":
     time.sleep(600)
 if os.environ["RANK"] == "1":
     os.kill(os.getpid(), 7)  # SIGBUS, as of bad memory
+time.sleep(600)
+"""
+TELLS = """
+import os, time
+with open("resumed.new", "w") as told:
+    print("from", repr(os.environ["RANKPATROL_RESUME_FROM"]), file=told)
+os.rename("resumed.new", "resumed")
 time.sleep(600)
 """
 
@@ -47,11 +55,34 @@ def test_the_third_equal_failure_moves_the_job_to_another_node(slurm: Cluster, t
     done = [(event["what"], event["done"]) for event in events(tmp_path) if event["kind"] == "action"]
     assert done[:3] == [("confirm_job", None), ("confirm_job", True), ("requeue_job", None)]
     # Each attempt before that was restarted in place.
-    assert len([event for event in events(tmp_path) if event["kind"] == "attempt_started"]) == 3
+    begun = [event for event in events(tmp_path) if event["kind"] == "attempt_started"]
+    assert len(begun) == 3
+    assert {place["node"] for event in begun for place in event["ranks"].values()} == {first}, "Slurm's name, which is not the host's here"
+    assert [event["how"] for event in events(tmp_path) if event["kind"] == "incident_closed"] == ["ended", "ended", "requeued"]
     # The delay before its second start is told, so that nobody takes it for a fault.
     wait_for(lambda: [event for event in events(tmp_path, 1) if event["kind"] == "queued"], 30)
     queued = next(event for event in events(tmp_path, 1) if event["kind"] == "queued")
     assert 4 < queued["at_unix_s"] - queued["since"] < 60
+    slurm.slurm("scancel", job)
+
+
+def resumed_from(tmp_path) -> str:
+    wait_for(lambda: (tmp_path / "resumed").exists() and (tmp_path / "resumed").read_text(), 60)
+    said = (tmp_path / "resumed").read_text().strip()
+    (tmp_path / "resumed").unlink()
+    return said
+
+
+def test_a_job_that_was_queued_again_goes_on_and_one_that_only_inherits_the_word_does_not(slurm: Cluster, tmp_path):
+    (tmp_path / "ckpt").mkdir()
+    torch.save({"step": 20, "w": torch.zeros(10)}, tmp_path / "ckpt" / "step_000020.pt")
+    (tmp_path / "tells.py").write_text(TELLS)
+    run = f"exec {sys.executable} -m rankpatrol run --no-probe --job-dir {tmp_path}/$SLURM_JOB_ID-${{SLURM_RESTART_COUNT:-0}}"
+    line = f"cd {tmp_path}\n{run} --checkpoints {tmp_path}/ckpt {sys.executable} {STANDIN} 1 {tmp_path}/tells.py"
+    job = slurm.submit(line, "-N1", "--requeue", "--export=ALL,SLURM_RESTART_COUNT=3")
+    assert resumed_from(tmp_path) == "from ''"
+    slurm.slurm("scontrol", "requeue", job)
+    assert resumed_from(tmp_path) == f"from '{tmp_path}/ckpt/step_000020.pt'"
     slurm.slurm("scancel", job)
 
 

@@ -165,3 +165,15 @@ def test_where_nobody_knows_a_process_that_is_said(says):
     found = jobs().processes("4294967")
     assert isinstance(found, Missing)
     assert "no process of the job is seen on this node" in found.reason
+
+
+def test_how_earlier_runs_ended_is_told_by_the_accounting(says):
+    says("sacct", "printf '8|REQUEUED|0:15|1795975925|1795975934|n[1-2]\\n8|RUNNING|0:0|1795975950|Unknown|n3\\n'")
+    (run,) = jobs().earlier("8")
+    assert (run.said, run.exit_status, run.nodes) == ("REQUEUED", -15, ("n1", "n2"))
+    assert says.asked() == ["sacct -n -P -X --duplicates -j 8 -o JobID,State,ExitCode,Start,End,NodeList"]
+
+
+def test_a_site_without_accounting_has_no_earlier_runs_and_says_why(says):
+    says("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+    assert jobs().earlier("8") == Missing("sacct: Slurm accounting storage is disabled")

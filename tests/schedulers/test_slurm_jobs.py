@@ -97,7 +97,7 @@ def test_a_task_of_an_array_is_ended_and_its_brothers_go_on(site: SlurmSite):
     # The last task wears the number of the whole array: whoever cancels that number ends them all.
     last = site.scheduler.describe(f"{array}_2")
     assert (last.job, last.local_id) == (f"{array}_2", array)
-    assert not isinstance(site.scheduler.processes(last.local_id), Missing)
+    wait_for(lambda: not isinstance(site.scheduler.processes(last.local_id), Missing), 20)
     assert site.scheduler.terminate(last) == ""
     assert site.scheduler.describe(f"{array}_1").state is JobState.RUNNING
     site.cluster.slurm("scancel", array)

@@ -76,10 +76,13 @@ def test_excluded_nodes_steps_and_past_attempts_are_read():
     assert read_avoided((DATA / "22_05" / "avoided.txt").read_text())["9"] == ("n2", "n4")
     assert "8.0 on n1, n2" in read_steps((DATA / "22_05" / "steps.txt").read_text())
     first, second, third = read_attempts(
-        "8|REQUEUED|1795975925|1795975934|n[1-2]\n8|CANCELLED by 0|1795975950|1795975960|n3\n8|RUNNING|1|Unknown|n3"
+        "8|REQUEUED|0:0|1795975925|1795975934|n[1-2]\n8|CANCELLED by 0|1:0|1795975950|1795975960|n3\n8|RUNNING|0:0|1|Unknown|n3"
     )
     assert (first.said, first.nodes, first.ended_unix_s) == ("REQUEUED", ("n1", "n2"), 1795975934.0)
     assert (second.said, third.ended_unix_s) == ("CANCELLED", None)
+    assert (first.exit_status, second.exit_status) == (None, 1), "0:0 of what was requeued is no exit"
+    (done,) = read_attempts("8|COMPLETED|0:0|1795975925|1795975934|n1")
+    assert done.exit_status == 0
 
 
 @pytest.mark.parametrize(

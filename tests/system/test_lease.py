@@ -7,7 +7,7 @@ import pytest
 
 from clocks import FakeClock
 from rankpatrol.core.records import ProcessId
-from rankpatrol.system.lease import Holder, LeaseTaken, take_lease
+from rankpatrol.system.lease import Holder, LeaseTaken, standing, take_lease
 from rankpatrol.system.process import boot_id
 
 
@@ -19,6 +19,16 @@ def test_a_lease_keeps_others_out_until_it_is_given_back(tmp_path):
         take_lease(tmp_path / "lease", "a person", clock, lasts_s=60)
     lease.give_back()
     assert take_lease(tmp_path / "lease", "a person", clock, lasts_s=60).why_not() == ""
+
+
+def test_whoever_only_asks_takes_nothing(tmp_path):
+    clock, folder = FakeClock(), tmp_path / "lease"
+    assert standing(folder, clock) == ""
+    assert not folder.exists()
+    lease = take_lease(folder, "a person", clock, lasts_s=60)
+    assert standing(folder, clock).startswith("a person on ")
+    lease.give_back()
+    assert standing(folder, clock) == ""
 
 
 def test_one_that_ran_out_ends_its_holders_right_before_others_may_begin(tmp_path):

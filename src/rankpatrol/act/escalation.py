@@ -5,10 +5,9 @@ Rules in order, one a row; the first that speaks is the reason why the job ends 
 
 from collections.abc import Callable
 
-from msgspec.structs import replace
-
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.jobs import JobStatus
+from rankpatrol.core.records import Record
 
 # The same failure on three nodes is none of a node's.
 MOST_REQUEUES = 2
@@ -27,46 +26,83 @@ _NOT_OF_A_NODE = frozenset({
     "teardown_deadlock",
 })  # fmt: skip
 
-Rule = Callable[[Diagnosis, JobStatus], str]
+
+class Stopped(Record, frozen=True, kw_only=True):
+    """A job that another attempt in place will not help, and its scheduler's word on it.
+
+    `failed_of`: the cause each time, where the diagnosis names another. `seen`: the nodes whose ranks are patrolled; `suspects`: those of
+    the culprits. `components`: of a heterogeneous job, how many it has.
+    """
+
+    diagnosis: Diagnosis
+    job: JobStatus
+    seen: tuple[str, ...]
+    suspects: tuple[str, ...]
+    failed_of: str | None = None
+    components: int = 1
 
 
-def why_no_requeue(stop: Diagnosis, failed_of: str | None, job: JobStatus) -> str:
-    """Why a job that was stopped is not queued again elsewhere, or nothing where that may help. `failed_of`: the cause each time."""
-    found = replace(stop, cause=failed_of or stop.cause)
-    return next((why for rule in RULES if (why := rule(found, job))), "")
+Rule = Callable[[Stopped], str]
 
 
-def _done(stop: Diagnosis, _job: JobStatus) -> str:
-    return "its work is done" if stop.verdict == "zombie_job" else ""
+def why_no_requeue(stopped: Stopped) -> str:
+    """Why a job that was stopped is not queued again elsewhere, or nothing where that may help."""
+    return next((why for rule in RULES if (why := rule(stopped))), "")
 
 
-def _data(stop: Diagnosis, _job: JobStatus) -> str:
-    return f"every node reads {stop.file}" if stop.file is not None else ""
+def _done(stopped: Stopped) -> str:
+    return "its work is done" if stopped.diagnosis.verdict == "zombie_job" else ""
 
 
-def _everywhere(stop: Diagnosis, _job: JobStatus) -> str:
-    return f"{stop.cause} would meet it on any node" if stop.cause in _NOT_OF_A_NODE else ""
+def _data(stopped: Stopped) -> str:
+    return f"every node reads {stopped.diagnosis.file}" if stopped.diagnosis.file is not None else ""
 
 
-def _nobody(stop: Diagnosis, _job: JobStatus) -> str:
-    return "" if stop.culprit_ranks else "no rank is named, so no node is suspect"
+def _everywhere(stopped: Stopped) -> str:
+    cause = stopped.failed_of or stopped.diagnosis.cause
+    return f"{cause} would meet it on any node" if cause in _NOT_OF_A_NODE else ""
 
 
-def _often(_stop: Diagnosis, job: JobStatus) -> str:
-    if job.restarts is None:
+def _nobody(stopped: Stopped) -> str:
+    return "" if stopped.diagnosis.culprit_ranks else "no rank is named, so no node is suspect"
+
+
+def _components(stopped: Stopped) -> str:
+    """Slurm queues all components of a job again or none, and each has exclusions of its own."""
+    if stopped.components < 2:
+        return ""
+    return f"it is a heterogeneous job of {stopped.components} components: a person has to requeue it (scontrol requeue, of the first one)"
+
+
+def _unseen(stopped: Stopped) -> str:
+    """What runs on a node that nobody here sees may be well, and would be ended too."""
+    unseen = [node for node in stopped.job.nodes if node not in stopped.seen]
+    if stopped.job.nodes and not unseen:
+        return ""
+    what = f"what {', '.join(unseen[:3])}{' …' if len(unseen) > 3 else ''} does" if unseen else "what they do"
+    return f"it has {len(stopped.job.nodes)} nodes, and {what} is not seen from here"
+
+
+def _nowhere(stopped: Stopped) -> str:
+    nodes, suspects = set(stopped.job.nodes), set(stopped.suspects)
+    if not suspects or suspects - nodes:
+        return "the culprit's node is none that Slurm names"
+    return (
+        f"its culprits are on all its {len(nodes)} nodes, so none in particular is suspect" if len(nodes) > 1 and suspects == nodes else ""
+    )
+
+
+def _often(stopped: Stopped) -> str:
+    restarts = stopped.job.restarts
+    if restarts is None:
         return "how often it was requeued already is not known"
-    return f"it was requeued {job.restarts} times already" if job.restarts >= MOST_REQUEUES else ""
+    return f"it was requeued {restarts} times already" if restarts >= MOST_REQUEUES else ""
 
 
-def _refused(_stop: Diagnosis, job: JobStatus) -> str:
-    if job.is_batch is False:
+def _refused(stopped: Stopped) -> str:
+    if stopped.job.is_batch is False:
         return "it was started by srun or salloc, and only batch jobs can be requeued"
-    return "it was submitted with --no-requeue" if job.may_requeue is False else ""
+    return "it was submitted with --no-requeue" if stopped.job.may_requeue is False else ""
 
 
-def _others(_stop: Diagnosis, job: JobStatus) -> str:
-    """A patrol sees one node. What runs on the job's other nodes may be well, and would be ended too."""
-    return "" if len(job.nodes) == 1 else f"it has {len(job.nodes)} nodes, and what the others do is not seen from here"
-
-
-RULES: tuple[Rule, ...] = (_done, _data, _everywhere, _nobody, _others, _refused, _often)
+RULES: tuple[Rule, ...] = (_done, _data, _everywhere, _nobody, _components, _unseen, _nowhere, _refused, _often)

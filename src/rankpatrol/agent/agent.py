@@ -167,8 +167,9 @@ class Agent:
         return self._eyes.attempt.world_size() if self._eyes.attempt else 0
 
     def leave(self) -> None:
-        """The job goes on without us: somebody has told us to go."""
+        """The job goes on without us: somebody has told us to go. Where its scheduler ends us, nobody comes after us to carry our words."""
         self._metrics.leave()
+        self._teller.courier.delivered(CARRY_S)
 
     def _left_behind(self, ended: LauncherExit) -> bool:
         """True while ranks outlive CMD though the user has ordered the end of all: their shims end them, and that is still our story."""
@@ -209,14 +210,18 @@ class Agent:
         self._eyes.attempt = seen
         if seen.complete():
             self._begin_attempt(seen)
+        else:
+            self._recovery.scheduler.remind()
 
     def _fix_resume_point(self, number: int) -> None:
         """Its shims wait for this word; after a crash nobody has said it yet."""
         outlook = self.desk.outlook()
-        if number == 0 or not (self._spec.checkpoints or outlook.says_something()):
+        unasked = number == 0 and not self._spec.resumes and self._spec.cluster is None
+        if unasked or not (self._spec.checkpoints or outlook.says_something()):
             return
         if self._run_dir.read(f"resume/{number}.json", ResumePoint) is None:
-            good = verified(self._recovery.checkpoints.now(CHECK_S)) if self._spec.checkpoints else None
+            goes_on = self._spec.checkpoints and (number > 0 or self._recovery.was_queued_again())
+            good = verified(self._recovery.checkpoints.now(CHECK_S)) if goes_on else None
             with contextlib.suppress(OSError):
                 self._recovery.scheduler.resume_from(next_start(number, good, outlook))
 

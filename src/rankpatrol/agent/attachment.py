@@ -12,6 +12,7 @@ from rankpatrol.core.errors import BadInput
 from rankpatrol.core.records import ProcessId
 from rankpatrol.discover.records import FoundJob, FoundRank
 from rankpatrol.launch.rundir import JobSpec, LauncherExit, RankPlace, Released, RunDir
+from rankpatrol.launch.shim.naming import node_name
 from rankpatrol.system.files import write_once
 from rankpatrol.system.process import identify
 
@@ -21,7 +22,7 @@ class Attachment:
 
     def __init__(self, job: FoundJob, spec: JobSpec, node: str = "") -> None:
         """`node`: what its ranks' node is called, where that is not this host's own name (in a pod it is not)."""
-        self._node = node or socket.gethostname()
+        self._node = node or node_name()
         self.key, self.spec = job.key, spec
         self.run_dir = RunDir.create()
         self._attempt, self._placed = 0, dict[int, ProcessId]()
@@ -58,7 +59,11 @@ class Attachment:
         self.run_dir.write(f"claims/{name}", Released(at_unix_s=time.time()))
         self._lead_to_log(rank)
         place = msgspec.structs.replace(
-            registration_of(rank, rank.world_size), attempt=self._attempt, node=self._node, started_unix_s=time.time()
+            registration_of(rank, rank.world_size),
+            attempt=self._attempt,
+            node=self._node,
+            host=socket.gethostname(),
+            started_unix_s=time.time(),
         )
         self.run_dir.write(f"ranks/{name}", place)
 

@@ -7,6 +7,7 @@ import msgspec
 from rankpatrol.agent.eyes import Eyes
 from rankpatrol.agent.roster import Roster
 from rankpatrol.analysis.crash import diagnose_crash, may_be_a_full_disk
+from rankpatrol.analysis.several import placed
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import DiskRoom, KernelKills
@@ -34,7 +35,7 @@ def look_at_crash(roster: Roster, eyes: Eyes, clock: Clock, checkpoints: str | N
         eyes.keep_last(seen)
         found = diagnose_crash(seen)
         if found is None or found.culprit_ranks or clock.mono_s() >= until_s or eyes.attempt is None:
-            return None if found is None else speakable(found)
+            return None if found is None else placed(speakable(found), seen.ranks)
         clock.sleep(_ECHO_POLL_S)
         eyes.attempt = roster.read(eyes.attempt.number)
 

@@ -58,8 +58,12 @@ class Hands(Protocol):
         """Seal the incident's bundle (`spare`: not on the local disk, which refused) and return its path. Raises PatrolError."""
         ...
 
-    def recover(self, state: IncidentState, bundle: str, outlook: Outlook) -> None:
-        """Plan and execute the recovery. Raises PatrolError where it was not done."""
+    def recover(self, state: IncidentState, bundle: str, outlook: Outlook) -> bool:
+        """Plan and execute the recovery; True where the job was queued again. Raises PatrolError where it was not done."""
+        ...
+
+    def is_last(self, attempt: int) -> bool:
+        """True where the launcher starts no attempt after this one, but the job's scheduler may start the whole job again."""
         ...
 
     def look_again(self) -> Diagnosis:
@@ -145,7 +149,8 @@ class IncidentDesk:
         now = _failure(state, event)
         self._failures.append(now)
         said = braked(now, history, self._policy.budget) or recalled(now, history)
-        self._handle(msgspec.structs.replace(event, diagnosis=said, found=None if said is diagnosis else diagnosis))
+        found = None if said is diagnosis else diagnosis
+        self._handle(msgspec.structs.replace(event, diagnosis=said, found=found, last=self._hands.is_last(state.attempt)))
 
     def outlook(self) -> Outlook:
         """What the failures so far mean for the next attempt."""
@@ -283,11 +288,11 @@ class IncidentDesk:
                 self._hands.announce(f"incident {state.incident} is not acted upon: actions are paused by {pause.by}", "alert")
             return ActionHeld(by=pause.by, since_unix_s=pause.since_unix_s)
         try:
-            self._hands.recover(state, bundle, self.outlook())
+            requeued = self._hands.recover(state, bundle, self.outlook())
         except PatrolError as problem:
             self._hands.announce(f"nothing more was done: {problem}. {problem.help}", "alert")
             return ActionEnded(done=False, why=str(problem))
-        return ActionEnded(done=True)
+        return ActionEnded(done=True, requeued=requeued)
 
 
 def _failure(state: IncidentState, event: VerdictGiven) -> Failure:

@@ -1,6 +1,5 @@
 """Finds the ranks in a tree of processes that nobody registered, by what their launchers told them."""
 
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +12,7 @@ from rankpatrol.core.records import Missing, Record
 from rankpatrol.discover.jobs import VARIABLES
 from rankpatrol.discover.records import Candidate
 from rankpatrol.launch.rundir import SHIM_FOLDER
+from rankpatrol.launch.shim.naming import node_name
 from rankpatrol.launch.shim.placing import LAUNCHERS, TORCHRUN, Place, place_of
 from rankpatrol.system.process import identify, is_hidden
 
@@ -104,7 +104,7 @@ def _record(found: _Found, seen: Candidate | None, rank: int, local_rank: int) -
     if process is None:
         return None
     log_path = "" if seen is None else seen.log_path or ""
-    node = os.uname().nodename
+    node = node_name()
     return RankRecord(rank=rank, local_rank=local_rank, node=node, shim_pid=found.shim, process=process, log_path=log_path)
 
 

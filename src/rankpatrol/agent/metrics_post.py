@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,6 +9,7 @@ from typing import Any, Protocol
 from rankpatrol import __version__
 from rankpatrol.agent.teller import Teller
 from rankpatrol.launch.rundir import JobSpec
+from rankpatrol.launch.shim.naming import node_name
 from rankpatrol.metrics.records import AgentNow, Reading
 from rankpatrol.system.clock import Clock
 
@@ -78,7 +78,7 @@ def agent_now(spec: JobSpec, teller: Teller) -> AgentNow:
     """This process, and what it has not delivered yet."""
     spent = os.times()
     return AgentNow(
-        node=socket.gethostname(),
+        node=node_name(),
         version=__version__,
         cpu_s=round(spent.user + spent.system + spent.children_user + spent.children_system, 2),
         resident_bytes=_resident_bytes(),

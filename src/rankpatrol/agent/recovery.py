@@ -4,6 +4,7 @@ import shlex
 from pathlib import Path
 
 from rankpatrol.act.execute import StepReport, Tell, execute
+from rankpatrol.act.job_steps import RequeueJob, in_words
 from rankpatrol.act.plan import ActionPlan, Outlook, next_start, plan, stop
 from rankpatrol.agent.checkpoint_watch import CheckpointWatch, verified
 from rankpatrol.agent.eyes import Eyes
@@ -31,6 +32,7 @@ from rankpatrol.lemons.memory import lemon_path
 from rankpatrol.system.background import Courier
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.files import write_atomic
+from rankpatrol.system.lease import LeaseTaken, standing
 
 # How long a new attempt may wait for the checkpoint check; its shims wait a little longer (RESUME_WAIT_S) before they go on alone.
 CHECK_S = 15.0
@@ -63,7 +65,7 @@ class Recovery:
         self.scheduler = JoinedScheduler(run_dir, eyes.others)
         self._roster = Roster(run_dir, eyes.others)
         self.switches = Switches(run_dir)
-        self._slurm = InsideSlurm.here(clock)
+        self._slurm = InsideSlurm.here(spec, run_dir, clock)
         self.checkpoints = CheckpointWatch(spec.checkpoints, run_dir.path / _LEDGER, self._carry_ledger)
         self._sealer = Sealer(spec, run_dir, clock, eyes.others)
         self._aside = SettingAside(spec, teller.journal, self.announce, clock.unix_s)
@@ -93,13 +95,14 @@ class Recovery:
         sealed = self._sealer.seal(root, state, tuple(self._eyes.looks) if fresh else (), context)
         return sealed if spare else self._carry(sealed)
 
-    def recover(self, state: IncidentState, bundle: str, outlook: Outlook) -> None:
-        """End the attempt through the scheduler, from a checkpoint that was verified. Raises PatrolError."""
+    def recover(self, state: IncidentState, bundle: str, outlook: Outlook) -> bool:
+        """End the attempt through the scheduler, from a checkpoint that was verified; True where the whole job was queued again."""
         group = self._run_dir.group_of(state.attempt)
         if (ordered := self._run_dir.read("ending.json", OrderedEnd) or self._eyes.others.ordered(group)) is not None:
             raise NotRecovered(f"the job was told to end by {ordered.signal}: it ends by itself", help="A job that was ended stays ended.")
         if self._spec.cluster is not None and not self._roster.read(state.attempt).complete():
             raise NotRecovered(f"not all ranks of attempt {state.attempt} are known: other nodes cannot be heard", help=_PART)
+        self._check_nobody_acts()
         local = self._run_dir.spool / "incidents" / Path(bundle).name
         proof = reopen(local if local.exists() else Path(bundle))
 
@@ -108,21 +111,44 @@ class Recovery:
 
         with leased(local_lease(self._run_dir), "the job's own agent", self._clock, self._run_dir.open_reserve):
             if self._requeued(state, outlook, proof, tell):
-                return
+                return True
+            if state.diagnosis.not_to_be_ended:
+                return False  # it ends by itself, as it would without us
             if not execute(self._plan(state, outlook), proof, self.scheduler, self._clock, tell):
                 raise NotRecovered(f"attempt {state.attempt} could not be ended")
+        return False
+
+    def _check_nobody_acts(self) -> None:
+        """Whoever acts on our Slurm job from another node sees none of our own lease. Where homes do not answer, nobody is asked."""
+        if self._slurm is not None:
+            folder = self._slurm.lease_folder
+            held = within({"lease": lambda: standing(folder, self._clock)}, SWITCH_S)["lease"]
+            if isinstance(held, str) and held:
+                raise NotRecovered(held, help="Nothing was done: whoever holds the lease of the Slurm job ends it, or gives it back.")
 
     def _requeued(self, state: IncidentState, outlook: Outlook, proof: SealedBundle, tell: Tell) -> bool:
         """Restarts in place come first. Where those have ended, another node may do: True where Slurm has queued the job again."""
-        if state.diagnosis.verdict not in FINAL_VERDICTS or self._slurm is None:
+        if self._slurm is None or not (state.diagnosis.verdict in FINAL_VERDICTS or state.last):
             return False
-        wanted = self._slurm.plan(state, outlook.failed_of, self._run_dir, self._spec)
+        wanted = self._slurm.plan(state, self._roster.read(state.attempt), outlook.failed_of)
         if isinstance(wanted, str):
             self.announce(f"Slurm job {self._slurm.job} is not requeued: {wanted}", "plain")
             return False
-        with leased(self._slurm.lease_folder, "the job's own agent", self._clock) as lease:
-            self.announce(f"requeueing Slurm job {self._slurm.job} without this node", "verdict")
-            return execute(wanted, proof, self._slurm.hands(lease, self.checkpoints), self._clock, tell)
+        try:
+            with leased(self._slurm.lease_folder, "the job's own agent", self._clock) as lease:
+                self.announce(f"requeueing Slurm job {_without(wanted)}", "verdict")
+                return execute(wanted, proof, self._slurm.hands(lease, self.checkpoints), self._clock, tell)
+        except LeaseTaken as problem:
+            self._check_nobody_acts()
+            self.announce(f"Slurm job {self._slurm.job} is not requeued: {problem}", "plain")
+            return False
+
+    def is_last(self, attempt: int) -> bool:
+        """True in a Slurm job where a node's torchrun will not start its ranks again: all launchers end with this attempt."""
+        most = self._spec.restarts_in_place
+        if self._slurm is None or most is None:
+            return False
+        return any(place.torchrun_restarts >= most for place in self._roster.read(attempt).places)
 
     def queued_since(self) -> float | None:
         """Since when our Slurm job had waited for this start; None where we are in none, or Slurm does not answer in time."""
@@ -131,9 +157,19 @@ class Recovery:
         seen = within({"slurm": self._slurm.describe}, _SLURM_S)["slurm"]
         return seen.queued_unix_s if isinstance(seen, JobStatus) else None
 
+    def was_queued_again(self) -> bool:
+        """True where an earlier run of this job may have left checkpoints.
+
+        Whoever submits a job from a job hands it all variables: where Slurm answers in time, its own count is believed.
+        """
+        if not self._spec.resumes or self._slurm is None:
+            return self._spec.resumes
+        seen = within({"slurm": self._slurm.describe}, _SLURM_S)["slurm"]
+        return not (isinstance(seen, JobStatus) and seen.restarts == 0)
+
     def _describe(self) -> dict[str, object]:
         """With Slurm's own word where we are a part of its job, and it answers in time."""
-        slurm = {} if self._slurm is None else within({"slurm": self._slurm.describe}, _SLURM_S)
+        slurm = {} if self._slurm is None else within(self._slurm.facts(), _SLURM_S)
         return {**self.scheduler.describe(), **slurm}
 
     def look_again(self) -> Diagnosis:
@@ -182,3 +218,8 @@ class Recovery:
         self.announce(f"ending attempt {state.attempt}; the next one resumes {where}{pause}", "verdict")
         start = next_start(state.attempt + 1, checkpoint, outlook)
         return plan(job=self._spec.job, incident=state.incident, start=start)
+
+
+def _without(wanted: ActionPlan) -> str:
+    """Which job is queued again, and without which nodes."""
+    return next(in_words(step)[1] for step in wanted.steps if isinstance(step, RequeueJob))

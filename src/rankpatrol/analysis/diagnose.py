@@ -25,7 +25,8 @@ def diagnose(history: tuple[Snapshot, ...]) -> Diagnosis:
     if not history:
         raise ValueError("nothing was seen")
     scene = Scene(history)
-    return placed(diagnose_scene(scene, REGISTRY, lambda each: diagnose_desync(each) or suspect_by_stacks(each)), scene)
+    found = diagnose_scene(scene, REGISTRY, lambda each: diagnose_desync(each) or suspect_by_stacks(each))
+    return placed(found, scene.now.ranks)
 
 
 def diagnose_scene(scene: Scene, registry: Registry, untie: Callable[[Scene], Diagnosis | None]) -> Diagnosis:

@@ -3,6 +3,7 @@
 import re
 import statistics
 from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 
@@ -24,9 +25,9 @@ class Unheard(Record, frozen=True, kw_only=True):
     remote: str
 
 
-def placed(diagnosis: Diagnosis, scene: Scene) -> Diagnosis:
+def placed(diagnosis: Diagnosis, ranks: Sequence[RankSample]) -> Diagnosis:
     """The same, its sentence saying on which nodes the named ranks are, where the job has several."""
-    nodes = {sample.rank: sample.node for sample in scene.now.ranks}
+    nodes = {sample.rank: sample.node for sample in ranks}
     named = diagnosis.culprit_ranks or diagnosis.awaited_ranks or ()
     if len(set(nodes.values())) < 2 or len(named) > 2:
         return diagnosis

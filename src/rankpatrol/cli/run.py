@@ -16,7 +16,7 @@ from rankpatrol.cli.words import say
 from rankpatrol.config.budget import BUDGET_NAMES, budget
 from rankpatrol.core.errors import BadInput, NoPermission, UsageProblem
 from rankpatrol.evidence.redact import redact_command
-from rankpatrol.launch.nodes import Given, node_part, plain_name
+from rankpatrol.launch.nodes import Given, node_part, plain_name, restarts_in_place, which_restart
 from rankpatrol.launch.outlived import retire
 from rankpatrol.launch.parent import check_command, launch_environment, make_job_dir, run_job
 from rankpatrol.launch.rundir import Cluster, JobSpec, RunDir
@@ -54,7 +54,7 @@ def run(
     """Start CMD (torchrun …, or any other command) under patrol, and end with its exit code.
 
     CMD's words are passed on as they are, but for {checkpoint}: each attempt gets the checkpoint to resume from there, the first
-    one an empty word. The same path is in the environment as RANKPATROL_RESUME_FROM.
+    one an empty word, unless Slurm has queued the job again. The same path is in the environment as RANKPATROL_RESUME_FROM.
 
     \b
     rankpatrol run torchrun --nproc-per-node 4 train.py
@@ -68,7 +68,9 @@ def run(
     checkpoints: Path | None = settings["checkpoints"]
     _check_checkpoints(checkpoints, words)
     part = node_part(words, os.environ, Given(run_id=run_id, exchange=exchange))
-    folder = make_job_dir(job_dir or settings["jobs_dir"] / _folder_name(words, run_id, part), part)
+    folder = make_job_dir(job_dir or settings["jobs_dir"] / _folder_name(words, run_id, part), part, which_restart(os.environ))
+    run_dir = RunDir.create()
+    extra = launch_environment(run_dir, recover=settings["policy"] != "observe", max_restarts=settings["max_restarts"])
     spec = JobSpec(
         job=folder.name,
         job_dir=str(folder),
@@ -83,12 +85,12 @@ def run(
         cluster=part,
         metrics=settings["metrics"],
         metrics_textfile=str(settings["metrics_textfile"].absolute()) if settings["metrics_textfile"] else None,
+        resumes=bool(which_restart(os.environ)),
+        restarts_in_place=restarts_in_place(words, {**os.environ, **extra}),
         budget=budget(settings),
     )
-    run_dir = RunDir.create()
     say(f"rankpatrol: job directory {folder}", err=True)
     _say_who_is_not_seen(words)
-    extra = launch_environment(run_dir, recover=spec.policy != "observe", max_restarts=settings["max_restarts"])
     try:
         return run_job(_without_placeholder(words), spec, extra, run_dir)
     finally:

@@ -5,7 +5,8 @@
                        └ progress returned, or attempt ended → what was put aside is sealed → CLOSED
 
 A sealed incident waits where actions are paused, or where the policy is to ask. When the pause is over or the answer is yes, the ranks
-are looked at again: where the diagnosis still holds, it is JUDGED anew and sealed anew, else nothing is done and it is CLOSED.
+are looked at again: where the diagnosis still holds, it is JUDGED anew and sealed anew, else nothing is done and it is CLOSED. One that
+ended in a requeue is CLOSED as soon as the scheduler has taken the order.
 
 It can be stopped after any step: the recorded events, replayed, give the same state and the instruction that is still open.
 """
@@ -84,7 +85,12 @@ def replay(events: Iterable[IncidentEvent], policy: IncidentPolicy) -> Outcome:
 
 def may_act(state: IncidentState, policy: IncidentPolicy) -> bool:
     """Only what is proved or supported not to end by itself, where an end would help, and only where the policy says so."""
-    return policy.act and _can_be_acted_upon(state.diagnosis)
+    return policy.act and (_can_be_acted_upon(state.diagnosis) or (not policy.ask and _leaves_nothing(state)))
+
+
+def _leaves_nothing(state: IncidentState) -> bool:
+    """A crash ends its attempt by itself, and waits for no answer; with the last one the whole job goes, which may start elsewhere."""
+    return state.last and state.diagnosis.verdict == "crash" and state.diagnosis.certainty is not Certainty.SUSPECTED
 
 
 def still_holds(before: Diagnosis, now: Diagnosis) -> bool:
@@ -125,7 +131,7 @@ def _seal_early(state: IncidentState) -> Outcome:
 def _judge(state: IncidentState, event: VerdictGiven) -> Outcome:
     if state.stage is not Stage.ALERTED or state.closing:
         return state, ()
-    judged = replace(state, stage=Stage.JUDGED, diagnosis=event.diagnosis, onset_unix_s=event.onset_unix_s)
+    judged = replace(state, stage=Stage.JUDGED, diagnosis=event.diagnosis, onset_unix_s=event.onset_unix_s, last=event.last)
     return judged, (GiveVerdict(), SealEvidence(fresh=True))
 
 
@@ -172,6 +178,9 @@ def _acted(state: IncidentState, event: ActionEnded) -> Outcome:
     """What was not done is not tried again with the same evidence: a new judgement would bring new evidence with it."""
     if state.stage is not Stage.SEALED or state.waits_for is not None:
         return state, ()
+    if event.done and event.requeued:
+        # With the ranks whoever watches them is ended: nobody may be left to see the attempt end.
+        return replace(state, stage=Stage.CLOSED), (Close(how="requeued"),)
     if event.done:
         return replace(state, stage=Stage.ACTED), ()
     return replace(state, stage=Stage.CLOSED), (Close(how="dismissed"),)

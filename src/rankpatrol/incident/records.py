@@ -40,7 +40,8 @@ class SuspectNamed(Record, frozen=True, tag="suspect_named", kw_only=True):
 class VerdictGiven(Record, frozen=True, tag="verdict_given", kw_only=True):
     """The judge's patience is over. `step` and `phase` are how far the attempt had come.
 
-    `found` is what was diagnosed where the brake made another verdict of it.
+    `found` is what was diagnosed where the brake made another verdict of it. `last`: the launcher starts the ranks no more, but the job's
+    scheduler may start the whole job again.
     """
 
     onset_unix_s: float
@@ -48,6 +49,7 @@ class VerdictGiven(Record, frozen=True, tag="verdict_given", kw_only=True):
     step: int | None = None
     phase: str | None = None
     found: Diagnosis | None = None
+    last: bool = False
 
 
 class TimeoutNears(Record, frozen=True, tag="timeout_nears", kw_only=True):
@@ -69,10 +71,11 @@ class SealFailed(Record, frozen=True, tag="seal_failed", kw_only=True):
 
 
 class ActionEnded(Record, frozen=True, tag="action_ended", kw_only=True):
-    """The plan was carried out, or was not, and why."""
+    """The plan was carried out, or was not, and why. `requeued`: the job's scheduler has taken it, and starts the whole job again."""
 
     done: bool
     why: str = ""
+    requeued: bool = False
 
 
 class ActionHeld(Record, frozen=True, tag="action_held", kw_only=True):
@@ -181,6 +184,7 @@ class IncidentState(Record, frozen=True, kw_only=True):
     """One incident. `closing` waits for the seal of evidence that was put aside; a `bundle` while ALERTED was sealed before a time-out.
 
     `again` counts how often evidence was taken anew for an action that had to wait; `answered`: a person has said yes to this one.
+    `last`: nothing starts this attempt's ranks again but the scheduler of the whole job.
     """
 
     incident: int
@@ -195,10 +199,15 @@ class IncidentState(Record, frozen=True, kw_only=True):
     waits_for: WaitsFor | None = None
     answered: bool = False
     again: int = 0
+    last: bool = False
 
     def would_do(self) -> str:
         """The action that its diagnosis asks for, in a person's words."""
-        return "end the job" if self.diagnosis.verdict in FINAL_VERDICTS else f"end attempt {self.attempt} and start the next one"
+        if self.diagnosis.verdict in FINAL_VERDICTS:
+            return "end the job"
+        if self.last:
+            return f"end attempt {self.attempt}, the last one, and have the whole job queued again where another node may help"
+        return f"end attempt {self.attempt} and start the next one"
 
     def bundle_name(self) -> str:
         """The name of the bundle to seal now: the incident's number, unless a bundle of it was sealed before.

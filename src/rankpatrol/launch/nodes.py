@@ -11,7 +11,7 @@ from rankpatrol.launch.rundir import Cluster
 from rankpatrol.launch.torchrun_words import SHORT_WITHOUT_VALUE, WITHOUT_VALUE
 
 _TORCHRUN = re.compile(r"(?:^|/)torchrun[\d.]*$|^torch\.distributed\.(?:run|launch)$")
-_WANTED = {"nnodes": "1:1", "node-rank": "", "rdzv-endpoint": "", "rdzv-id": "", "master-addr": ""}
+_WANTED = {"nnodes": "1:1", "node-rank": "", "rdzv-endpoint": "", "rdzv-id": "", "master-addr": "", "max-restarts": "0"}
 _NO_WORD = frozenset({"", "none"})
 _NO_NAME = (
     "All nodes must call this run by one name, and see one job directory. Add the same --run-id ID on every node: "
@@ -38,6 +38,8 @@ def node_part(command: Sequence[str], environment: Mapping[str, str], given: Giv
     # Two nodes of a job may share one machine.
     ours = f"{host}.{options['node-rank']}" if options["node-rank"].isdigit() else host
     run = given.run_id or (slurm or {}).get("run") or _name_of(options)
+    if slurm and given.run_id and (again := which_restart(environment)):
+        run = f"{given.run_id}.{again}"  # queued again, it bears the same name, and is another run
     if run is None:
         raise UsageProblem("this job has several nodes, and no name that all of them know", help=_NO_NAME)
     first = slurm["first"] == "yes" if slurm else _is_first(options, given.exchange)
@@ -66,6 +68,19 @@ def torchrun_options(command: Sequence[str], environment: Mapping[str, str]) -> 
     return found
 
 
+def which_restart(environment: Mapping[str, str]) -> str:
+    """Which start of this job this is, where Slurm has queued it again: SLURM_RESTART_COUNT is not set before (sbatch(1))."""
+    count = environment.get("SLURM_RESTART_COUNT", "")
+    return count if count.isdecimal() and count.isascii() and int(count) > 0 else ""
+
+
+def restarts_in_place(command: Sequence[str], environment: Mapping[str, str]) -> int | None:
+    """How often torchrun will start a node's ranks again, by its option or what `run` lends it; None where that is not known."""
+    options = torchrun_options(command, environment)
+    number = options["max-restarts"] if options is not None else ""
+    return int(number) if number.isdecimal() and len(number) < 7 else None
+
+
 def _most(nnodes: str) -> int:
     """Of `4` or `2:4`, the most."""
     last = nnodes.rpartition(":")[2]
@@ -73,7 +88,12 @@ def _most(nnodes: str) -> int:
 
 
 def _slurm(environment: Mapping[str, str]) -> dict[str, str] | None:
-    """Our place in a step of several nodes with one task each: srun's own words (srun(1), OUTPUT ENVIRONMENT VARIABLES)."""
+    """Our place in a step of several nodes with one task each: srun's own words (srun(1), OUTPUT ENVIRONMENT VARIABLES).
+
+    None in a heterogeneous job: steps of two of its components may bear one number, and each counts its own nodes from 0.
+    """
+    if environment.get("SLURM_HET_SIZE", "1") != "1":
+        return None
     nodes = environment.get("SLURM_STEP_NUM_NODES", "1")
     step, node = environment.get("SLURM_STEP_ID", ""), environment.get("SLURM_NODEID", "")
     if not (step.isdigit() and node.isdigit() and nodes.isdigit() and int(nodes) > 1):

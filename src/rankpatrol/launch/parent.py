@@ -12,19 +12,21 @@ from pathlib import Path
 
 import msgspec
 
-from rankpatrol.core.errors import BadInput, CommandFailed, NoPermission
+from rankpatrol.core.errors import BadInput, CommandFailed, NoPermission, PatrolError
+from rankpatrol.core.records import Record
 from rankpatrol.launch.agent_keeper import AgentKeeper, agent_command
 from rankpatrol.launch.left_behind import await_ranks, note_order
 from rankpatrol.launch.rundir import Cluster, JobSpec, LauncherExit, RunDir
 from rankpatrol.launch.shim.rank_environment import LENT, USERS
 from rankpatrol.launch.witness import GroupWitness
-from rankpatrol.system.files import write_once
+from rankpatrol.system.files import read_plain, write_once
 from rankpatrol.system.process import identify
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 # si_code of sigaction(2): the terminal driver signals the whole foreground group, CMD included.
 FROM_KERNEL = 0x80
+_MOST_BYTES = 16 << 20
 PYTHON_SHIM = Path(__file__).with_name("python-shim")
 SHIM = Path(__file__).with_name("shim")
 
@@ -70,11 +72,14 @@ def _is_hidden(path: str) -> bool:
     return False
 
 
-def make_job_dir(path: Path, cluster: Cluster | None = None) -> Path:
+def make_job_dir(path: Path, cluster: Cluster | None = None, again: str = "") -> Path:
     """Create the job directory and prove that it can be written. Raises NoPermission or BadInput before any training starts.
 
-    Nodes of one job share it: the first one writes the job down.
+    Nodes of one job share it: the first one writes the job down. `again`: which start of the job this is, where its scheduler has queued
+    it again; it gets a folder beside that of an earlier start, since its command names the same one.
     """
+    if again and _is_of_another_start(path, cluster):
+        path = path.with_name(f"{path.name}.{again}")
     joins = cluster is not None and not cluster.first
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -90,6 +95,19 @@ def make_job_dir(path: Path, cluster: Cluster | None = None) -> Path:
     except OSError as problem:
         raise BadInput(f"cannot write to the job directory {path}: {problem.strerror}", help=_WRITABLE) from problem
     return path.resolve()
+
+
+def _is_of_another_start(path: Path, cluster: Cluster | None) -> bool:
+    """True where a job is written down there, and not by the first node of ours."""
+    try:
+        told = msgspec.json.decode(read_plain(path / "job.json", _MOST_BYTES), type=_Pointer)
+    except (OSError, PatrolError, msgspec.MsgspecError, UnicodeDecodeError):
+        return False
+    return cluster is None or told.cluster is None or told.cluster.run != cluster.run
+
+
+class _Pointer(Record, frozen=True):
+    cluster: Cluster | None = None
 
 
 def _earlier_job(path: Path) -> BadInput:

@@ -65,7 +65,9 @@ class Cluster(Record, frozen=True, kw_only=True):
 class JobSpec(Record, frozen=True, kw_only=True):
     """What `rankpatrol run` was asked to do, or (`attached`) `rankpatrol watch` of a job that runs already. `job_dir` is absolute.
 
-    `metrics`: where to serve them (ADDR:PORT); `metrics_textfile`: the folder to write them into, absolute.
+    `resumes`: its scheduler has started the job again, so that its first attempt goes on from the newest checkpoint as every other does.
+    `restarts_in_place` is how often torchrun starts the ranks again, None where CMD is no torchrun. `metrics`: where to serve them
+    (ADDR:PORT); `metrics_textfile`: the folder to write them into, absolute.
     """
 
     job: str
@@ -82,14 +84,16 @@ class JobSpec(Record, frozen=True, kw_only=True):
     cluster: Cluster | None = None
     metrics: str | None = None
     metrics_textfile: str | None = None
+    resumes: bool = False
+    restarts_in_place: int | None = None
     budget: Budget = Budget()
 
 
 class RankPlace(Record, frozen=True, kw_only=True):
     """One rank of one attempt, as its shim registered it.
 
-    `marks_fd` is the shim's own descriptor of the rank's marks, `stacks_fd` that of the pipe into which the rank writes its stacks when it
-    is asked; None where the rank was started without a probe.
+    `node` is its scheduler's name of the node, `host` the machine's own. `marks_fd` is the shim's own descriptor of the rank's marks,
+    `stacks_fd` that of the pipe into which the rank writes its stacks when it is asked; None where the rank was started without a probe.
     """
 
     attempt: int
@@ -107,6 +111,7 @@ class RankPlace(Record, frozen=True, kw_only=True):
     marks_fd: int | None = None
     stacks_fd: int | None = None
     probe_socket: str | None = None
+    host: str = ""
 
 
 class RankExit(Record, frozen=True, kw_only=True):

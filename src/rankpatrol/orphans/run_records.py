@@ -49,7 +49,7 @@ class RunRecords:
         run_dir = RunDir(Path(environment.run_dir))
         spec = run_dir.read("job.json", JobSpec)
         place = place_of(process.session_id, process.id.start_ticks, environment.rank, run_dir.places())
-        if spec is None or place is None or place.node != os.uname().nodename or _number_is_anothers(process, place):
+        if spec is None or place is None or (place.host or place.node) != os.uname().nodename or _number_is_anothers(process, place):
             return None
         tie = RecordTie(job=spec.job, attempt=place.attempt, rank=place.rank)
         self._found[tie.key] = (run_dir, place)

@@ -314,12 +314,17 @@ class _Play:
         """In virtual time a seal takes none."""
         return Path("replayed") / str(state.incident)
 
-    def recover(self, state: IncidentState, bundle: str, outlook: Outlook) -> None:  # ruff: ignore[ARG002] - the port's words
+    def recover(self, state: IncidentState, bundle: str, outlook: Outlook) -> bool:  # ruff: ignore[ARG002] - the port's words
         """What would have been done; the tape goes on as it was."""
         what = "the job would be ended" if state.diagnosis.verdict in FINAL_VERDICTS else "the attempt would be ended and started again"
         self._tell(Entry(at_s=self._now_s(), attempt=state.attempt, kind="action", incident=state.incident, what=what))
         self._ended = Ending(attempt=state.attempt, at_s=self._now_s())
         self._step_then = self._state.step
+        return False
+
+    def is_last(self, attempt: int) -> bool:  # ruff: ignore[ARG002] - the port's words
+        """A tape does not tell of launchers."""
+        return False
 
     def remember(self, state: IncidentState) -> None:
         """A replay is no news of a node."""

@@ -9,11 +9,14 @@ from rankpatrol.core.records import Missing, Record
 from rankpatrol.schedulers.port import Avoid, changed
 from rankpatrol.schedulers.slurm_client import SlurmClient, SlurmSilent
 from rankpatrol.schedulers.slurm_pids import processes_of
+from rankpatrol.schedulers.slurm_text import PastAttempt
 from rankpatrol.schedulers.slurm_words import checked_job, checked_node, is_job_id
 from rankpatrol.system.clock import Clock
 
 _NOT_KNOWN = "Slurm does not know this job: it was never there, or ended longer ago than MinJobAge"
 _SEVERAL = "this is an array of {count} jobs: name one of them, for example {one}"
+_COMPONENTS = "this is a heterogeneous job of {count} components: name one of them, for example {one}"
+_OF_SEVERAL = "it is one component of a heterogeneous job, which Slurm ends and queues as a whole: `{deed} {leader}`"
 _SRUN_ONLY = "only batch jobs can be requeued, and this one was started by srun or salloc: submit it with sbatch"
 _NO_REQUEUE = "it was submitted with --no-requeue: `scontrol update JobId={job} Requeue=1` allows it, then ask again"
 
@@ -45,13 +48,18 @@ class SlurmJobs:
         avoided = self._client.avoided(job)
         return replace(seen, steps=self._client.steps(job), avoided=() if isinstance(avoided, Missing) else avoided)
 
+    def earlier(self, job: str) -> tuple[PastAttempt, ...] | Missing:
+        """Its runs that are over, each with its end and its nodes, by Slurm's accounting."""
+        told = self._client.attempts(job)
+        return told if isinstance(told, Missing) else tuple(run for run in told if run.ended_unix_s is not None)
+
     def processes(self, job: str) -> tuple[JobProcess, ...] | Missing:
         """Those on this node."""
         return processes_of(checked_job(job), lambda: self._client.pids(job))
 
     def terminate(self, seen: JobStatus) -> str:
         """By scancel; waits until it is over."""
-        if refused := self._changed(seen):
+        if refused := self._changed(seen) or _component(seen, "scancel"):
             return refused
         said = self._client.tell("scancel", seen.job)
 
@@ -107,7 +115,9 @@ class SlurmJobs:
         except SlurmSilent as problem:
             return JobStatus(job=job, state=JobState.UNKNOWN, reason=str(problem))
         if len(found) > 1:
-            return JobStatus(job=job, state=JobState.UNKNOWN, reason=_SEVERAL.format(count=len(found), one=found[0].job))
+            # Slurm tells of all components of a heterogeneous job, whichever is asked for.
+            one = next((each for each in found if "+" in each.job and each.job == job), None)
+            return one or JobStatus(job=job, state=JobState.UNKNOWN, reason=_which(found))
         return found[0] if found else JobStatus(job=job, state=JobState.UNKNOWN, reason=_NOT_KNOWN)
 
     def _changed(self, seen: JobStatus) -> str:
@@ -158,8 +168,22 @@ class SlurmJobs:
         return ""
 
 
+def _which(found: tuple[JobStatus, ...]) -> str:
+    """That one of several has to be named."""
+    several = _COMPONENTS if "+" in found[0].job else _SEVERAL
+    return several.format(count=len(found), one=found[-1].job)
+
+
+def _component(seen: JobStatus, deed: str) -> str:
+    """Why nothing is done to one component of several, if it is one: the evidence is of it, and the deed would be of all."""
+    leader, plus, _ = seen.job.partition("+")
+    return _OF_SEVERAL.format(deed=deed, leader=leader) if plus else ""
+
+
 def _never(seen: JobStatus) -> str:
     """Why this job can never be requeued, if so."""
+    if why := _component(seen, "scontrol requeue"):
+        return why
     if seen.is_batch is False:
         return _SRUN_ONLY
     return _NO_REQUEUE.format(job=seen.job) if seen.may_requeue is False else ""

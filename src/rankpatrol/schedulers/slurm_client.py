@@ -7,7 +7,17 @@ from collections.abc import Iterable
 from rankpatrol.core.errors import CommandFailed, PatrolError
 from rankpatrol.core.jobs import JobStatus
 from rankpatrol.core.records import Missing
-from rankpatrol.schedulers.slurm_text import AVOIDED_FORMAT, JOBS_FORMAT, STEPS_FORMAT, read_avoided, read_jobs, read_steps
+from rankpatrol.schedulers.slurm_text import (
+    AVOIDED_FORMAT,
+    JOBS_FORMAT,
+    SACCT_FORMAT,
+    STEPS_FORMAT,
+    PastAttempt,
+    read_attempts,
+    read_avoided,
+    read_jobs,
+    read_steps,
+)
 from rankpatrol.schedulers.slurm_words import checked_job, checked_node
 from rankpatrol.system.command import CommandResult, run
 
@@ -63,6 +73,16 @@ class SlurmClient:
         except SlurmSilent:
             return ()
         return read_steps(answer.stdout.decode(errors="replace")) if answer.exit_code == 0 else ()
+
+    def attempts(self, job: str) -> tuple[PastAttempt, ...] | Missing:
+        """The job's runs by Slurm's accounting, oldest first, the present one last; Missing where a site keeps none. Some seconds late."""
+        try:
+            answer = self._ask("sacct", "-n", "-P", "-X", "--duplicates", "-j", checked_job(job), "-o", SACCT_FORMAT)
+        except SlurmSilent as problem:
+            return Missing(str(problem))
+        if answer.exit_code != 0:
+            return Missing(f"sacct: {_said(answer)}")
+        return read_attempts(answer.stdout.decode(errors="replace"))
 
     def node_state(self, node: str) -> str | Missing:
         """The node's state in Slurm's words, for example `drained` or `idle*` (it does not answer)."""

@@ -29,15 +29,19 @@ JOBS_FORMAT = ",".join(f"{field}:|" for field in FIELDS)
 # `-O` of 22.05 has no working name for the excluded nodes, `-o` has had %x for ever.
 AVOIDED_FORMAT = "%i|%x"
 STEPS_FORMAT = "%i|%N"
-SACCT_FORMAT = "JobID,State,Start,End,NodeList"
+SACCT_FORMAT = "JobID,State,ExitCode,Start,End,NodeList"
 _DURATION = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
 
 
 class PastAttempt(Record, frozen=True, kw_only=True):
-    """One row of `sacct --duplicates`: an earlier run of the job, and how it ended. Times are None where it has none."""
+    """One row of `sacct --duplicates`: a run of the job, and how it ended. Times are None where it has none.
+
+    `exit_status` is its batch script's, negative for a signal.
+    """
 
     job: str
     said: str
+    exit_status: int | None
     started_unix_s: float | None
     ended_unix_s: float | None
     nodes: tuple[str, ...]
@@ -68,9 +72,16 @@ def read_attempts(text: str) -> tuple[PastAttempt, ...]:
     """The rows of `sacct -n -P -X --duplicates -o SACCT_FORMAT`, oldest first as Slurm prints them."""
     rows = [line.split("|") for line in text.splitlines()]
     return tuple(
-        PastAttempt(job=row[0], said=row[1].split(" ")[0], started_unix_s=_time(row[2]), ended_unix_s=_time(row[3]), nodes=nodes_of(row[4]))
+        PastAttempt(
+            job=row[0],
+            said=row[1].split(" ")[0],
+            exit_status=_exit_status(row[2], row[1]),
+            started_unix_s=_time(row[3]),
+            ended_unix_s=_time(row[4]),
+            nodes=nodes_of(row[5]),
+        )
         for row in rows
-        if len(row) == 5
+        if len(row) == 6
     )
 
 
@@ -103,6 +114,16 @@ def _job(row: dict[str, str]) -> JobStatus:
         may_requeue=_flag(row["Requeue"]),
         world_size=_number(row["NumTasks"]),
     )
+
+
+def _exit_status(word: str, state: str) -> int | None:
+    """Of sacct's `1:0` and `0:15`. It says `0:0` as well of what never came to its own end: a run that was requeued, or lost its node."""
+    code, _, signal = word.partition(":")
+    if word == "0:0" and state != "COMPLETED":
+        return None
+    if not (code.isdecimal() and signal.isdecimal()):
+        return None
+    return -int(signal) if int(signal) else int(code)
 
 
 def _time(word: str) -> float | None:

@@ -59,8 +59,8 @@ def take_lease(folder: Path, who: str, clock: Clock, *, lasts_s: float) -> Lease
     try:
         folder.mkdir(parents=True, exist_ok=True)
         newest = _newest(folder)
-        if (held := _holder(folder, newest)) is not None and _holds(held, clock):
-            raise LeaseTaken(f"{held.who} on {held.host} (process {held.process.pid}) acts on this job already")
+        if held := standing(folder, clock):
+            raise LeaseTaken(held)
         us = identify(os.getpid()) or ProcessId(boot_id(), os.getpid(), 0)
         until_unix_s = clock.unix_s() + lasts_s
         ours = Holder(who=who, host=socket.gethostname(), process=us, pid_namespace=_pid_namespace(), until_unix_s=until_unix_s)
@@ -69,6 +69,14 @@ def take_lease(folder: Path, who: str, clock: Clock, *, lasts_s: float) -> Lease
     except OSError as problem:
         raise LeaseTaken(f"the lease of this job cannot be written: {problem.strerror} ({folder})", help=_WRITABLE) from problem
     return Lease(folder, newest + 1, ours, clock)
+
+
+def standing(folder: Path, clock: Clock) -> str:
+    """Who holds this lease now, in words; nothing where nobody does."""
+    held = _holder(folder, _newest(folder))
+    if held is None or not _holds(held, clock):
+        return ""
+    return f"{held.who} on {held.host} (process {held.process.pid}) acts on this job already"
 
 
 _WRITABLE = "Nothing was done. Name a folder that all who might act can write to: RANKPATROL_LEASES=/shared/folder"

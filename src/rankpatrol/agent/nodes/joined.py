@@ -8,6 +8,9 @@ from rankpatrol.launch.rundir import RunDir
 from rankpatrol.schedulers.local import LocalScheduler
 from rankpatrol.schedulers.port import EndReport
 
+# A node tells its state once a second.
+_LATE_S = 3.0
+
 
 class JoinedScheduler:
     """This node's scheduler and the others' (schedulers.port.Scheduler)."""
@@ -17,6 +20,8 @@ class JoinedScheduler:
     def __init__(self, run_dir: RunDir, others: Others) -> None:
         self._run_dir, self._others = run_dir, others
         self._own = LocalScheduler(run_dir)
+        self._start: NextStart | None = None
+        self._know_it: frozenset[str] = frozenset()
 
     def describe(self) -> dict[str, object]:
         lines = self._others.lines()
@@ -25,9 +30,22 @@ class JoinedScheduler:
     def resume_from(self, start: NextStart) -> str:
         """The others are told what stands here, so that all start from the same. Raises OSError."""
         standing = self._own.resume_from(start)
-        told = start if standing == start.checkpoint else NextStart(attempt=start.attempt, checkpoint=standing)
-        self._others.start_next(told, self._run_dir.group_of(start.attempt), self._run_dir.group_of(start.attempt - 1))
+        self._start = start if standing == start.checkpoint else NextStart(attempt=start.attempt, checkpoint=standing)
+        self._tell(self._start)
         return standing
+
+    def remind(self) -> None:
+        """Tell it to nodes that are heard only now: at a job's first start, and where one joins."""
+        if self._start is not None and self._heard() - self._know_it:
+            self._tell(self._start)
+
+    def _tell(self, start: NextStart) -> None:
+        heard = self._heard()
+        not_told = self._others.start_next(start, self._run_dir.group_of(start.attempt), self._run_dir.group_of(start.attempt - 1))
+        self._know_it = heard - not_told.keys()
+
+    def _heard(self) -> frozenset[str]:
+        return frozenset(line.node for line in self._others.lines() if line.heard_ago_s is not None and line.heard_ago_s < _LATE_S * line.every_s)
 
     def end_job(self) -> str:
         """Torchrun ends its ranks in order; its peers on other nodes are told the same, since they would wait for it."""

@@ -10,6 +10,7 @@ from typing import Any, Dict, Optional
 
 from rankpatrol.launch.shim.kernel import start_ticks
 from rankpatrol.launch.shim.marks import Held
+from rankpatrol.launch.shim.naming import node_name
 from rankpatrol.launch.shim.output import say
 from rankpatrol.launch.shim.placing import TOGETHER, Place
 
@@ -136,7 +137,8 @@ class Desk:
             "rank": self.rank,
             "local_rank": self._place.local_rank,
             "world_size": self._place.world_size,
-            "node": os.uname().nodename,
+            "node": node_name(),
+            "host": os.uname().nodename,
             "shim_pid": os.getpid(),
             "shim_start_ticks": start_ticks(os.getpid()),
             "pid": pid,
@@ -169,7 +171,7 @@ class Desk:
 
         The agent verifies and answers; when it is silent for `wait_s`, the newest checkpoint it had verified stands.
         """
-        if self.attempt == 0 or not (self.spec or {}).get("checkpoints"):
+        if not (self.spec or {}).get("checkpoints") or (self.attempt == 0 and self._starts_the_job()):
             return ""
         path = os.path.join(self.run_dir, "resume", f"{self.attempt}.json")
         until = time.monotonic() + wait_s
@@ -185,6 +187,11 @@ class Desk:
                 path, {"checkpoint": known.get("checkpoint") or "", "step": known.get("step"), "by": "shim", "suspect_files": suspects}
             )
         return (read_json(path) or known).get("checkpoint") or ""
+
+    def _starts_the_job(self) -> bool:
+        """False where it goes on: the scheduler has queued it again, or this node may have joined others that run since long."""
+        spec = self.spec or {}
+        return not spec.get("resumes") and (spec.get("cluster") or {"first": True}).get("first", False)
 
     def suspect_files(self) -> str | None:
         """The data that held earlier attempts up, as a JSON list, or None where nothing is suspected."""
