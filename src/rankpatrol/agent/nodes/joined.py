@@ -8,8 +8,8 @@ from rankpatrol.launch.rundir import RunDir
 from rankpatrol.schedulers.local import LocalScheduler
 from rankpatrol.schedulers.port import EndReport
 
-# A node tells its state once a second.
-_LATE_S = 3.0
+# Of the interval at which a node tells its state.
+_LATE_INTERVALS = 3.0
 
 
 class JoinedScheduler:
@@ -45,7 +45,8 @@ class JoinedScheduler:
         self._know_it = heard - not_told.keys()
 
     def _heard(self) -> frozenset[str]:
-        return frozenset(line.node for line in self._others.lines() if line.heard_ago_s is not None and line.heard_ago_s < _LATE_S * line.every_s)
+        heard = ((line, line.heard_ago_s) for line in self._others.lines() if line.heard_ago_s is not None)
+        return frozenset(line.node for line, ago_s in heard if ago_s < _LATE_INTERVALS * line.every_s)
 
     def end_job(self) -> str:
         """Torchrun ends its ranks in order; its peers on other nodes are told the same, since they would wait for it."""
