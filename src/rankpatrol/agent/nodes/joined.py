@@ -9,8 +9,8 @@ from rankpatrol.launch.rundir import ResumePoint, RunDir
 from rankpatrol.schedulers.local import LocalScheduler
 from rankpatrol.schedulers.port import EndReport
 
-# A node tells its state once a second.
-_LATE_S = 3.0
+# Of the interval at which a node tells its state.
+_LATE_INTERVALS = 3.0
 
 
 class JoinedScheduler:
@@ -47,7 +47,8 @@ class JoinedScheduler:
         self._know_it = heard - not_told.keys()
 
     def _heard(self) -> frozenset[str]:
-        return frozenset(line.node for line in self._others.lines() if line.heard_ago_s is not None and line.heard_ago_s < _LATE_S)
+        heard = ((line, line.heard_ago_s) for line in self._others.lines() if line.heard_ago_s is not None)
+        return frozenset(line.node for line, ago_s in heard if ago_s < _LATE_INTERVALS * line.every_s)
 
     def repeat(self, attempt: int) -> None:
         """Have the others told again how this attempt starts, whoever said it: an agent before us, or our shims when nobody had."""
