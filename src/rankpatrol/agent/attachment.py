@@ -12,6 +12,7 @@ from rankpatrol.core.errors import BadInput
 from rankpatrol.core.records import ProcessId
 from rankpatrol.discover.records import FoundJob, FoundRank
 from rankpatrol.launch.rundir import JobSpec, LauncherExit, RankPlace, Released, RunDir
+from rankpatrol.launch.shim.naming import node_name
 from rankpatrol.system.files import write_once
 from rankpatrol.system.process import identify
 
