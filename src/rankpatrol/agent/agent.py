@@ -364,6 +364,8 @@ class Agent:
         self._teller.farewell(exit_code, reason)
 
     def _state(self, ended: str | None = None) -> bytes:
+        attempt = self._eyes.attempt
+        runs = attempt is not None and attempt.number not in self._teller.ended
         view = JobView(self._spec, self._eyes, self._judge_state, self.desk.state, self._recovery.checkpoints.latest(), ended)
         view = view._replace(
             pause=self._recovery.pause_known(),
@@ -371,14 +373,11 @@ class Agent:
             asides=self._asides.open(),
             nodes=self._others.lines(),
             run_dir_full=self._teller.run_dir_full,
+            bindings={} if attempt is None else self._run_dir.bindings(attempt.number),
+            phase=self._teller.phase_now if runs else None,
+            agent=agent_now(self._spec, self._teller),
         )
-        attempt = self._eyes.attempt
-        if attempt is not None:
-            view = view._replace(bindings=self._run_dir.bindings(attempt.number))
-        runs = attempt is not None and attempt.number not in self._teller.ended
-        return state_of(
-            view._replace(phase=self._teller.phase_now if runs else None, agent=agent_now(self._spec, self._teller)), self._clock
-        )
+        return state_of(view, self._clock)
 
     def _write_state(self, ended: str | None = None) -> None:
         content = self._state(ended)
@@ -395,9 +394,8 @@ class Agent:
         return self._recovery.answer_command(open_incident.incident)
 
     def _ordered(self) -> OrderedEnd | None:
-        return self._run_dir.read("ending.json", OrderedEnd) or self._others.ordered(
-            attempt.group if (attempt := self._eyes.attempt) else None
-        )
+        group = self._eyes.attempt.group if self._eyes.attempt else None
+        return self._run_dir.read("ending.json", OrderedEnd) or self._others.ordered(group)
 
     def _unix_s(self, mono_s: float) -> float:
         return self._clock.unix_s() - (self._clock.mono_s() - mono_s)
