@@ -383,8 +383,7 @@ class Agent:
         content = self._state(ended)
         self._metrics.publish(content)
         self._state_due_at_s = self._clock.mono_s() + min(_STATE_MOST_S, max(0, self.ranks() - _STATE_RANKS) / _STATE_RANKS_A_SECOND)
-        path = Path(self._spec.job_dir) / "state.json"
-        self._teller.courier.send(lambda: write_atomic(path, content), instead_of="state.json")
+        self._teller.courier.send(lambda: write_atomic(Path(self._spec.job_dir) / "state.json", content), instead_of="state.json")
 
     def _question(self) -> str | None:
         """The command that answers the open question."""
