@@ -113,7 +113,7 @@ def test_a_wiped_environment_does_not_hide_a_rank_below_its_shim(tmp_path):
 
 def test_the_bundle_is_whole_and_holds_every_rank_with_its_children_and_log(tree, tmp_path, capsys):
     code = f"subprocess.Popen(['sleep', '60']); log = os.open({str(tmp_path)!r} + '/' + os.environ['RANK'], os.O_WRONLY | os.O_CREAT)"
-    code += "; os.write(1, b'ready\\n'); os.dup2(log, 1); print('step 7', flush=True)"
+    code += "; terminal = os.dup(1); os.dup2(log, 1); print('step 7', flush=True); os.write(terminal, b'ready\\n')"
     out = tmp_path / "bundle"
     assert call(["capture", "--pid", str(tree(code)), "--out", str(out)]) in {0, 1}
     assert "2 ranks and 2 processes below them" in capsys.readouterr().out
