@@ -25,6 +25,7 @@ from pathlib import Path
 
 import msgspec
 
+from exchange import cpu_s, rss_mb
 from rankpatrol import __version__
 from rankpatrol.agent.nodes.wire import VERSION, Light, Look, NodeState, Part, Seen, pack, unpack
 from rankpatrol.agent.resident.envelope import Envelope, ToJob
@@ -39,7 +40,6 @@ from rankpatrol.launch.rundir import RankPlace
 
 RANKS, LOADERS = 8, 2
 PROCESSES = 4
-TICKS = os.sysconf("SC_CLK_TCK")
 # A rank that trains: 60 % of a core, 40 waits and 4 steps a second.
 TICKS_A_SECOND, WAITS_A_SECOND, STEPS_A_SECOND = 60, 40, 4
 # A look takes a node so long: py-spy at 8 ranks and their loaders.
@@ -454,15 +454,6 @@ def _tell(child: "subprocess.Popen[bytes]", order: dict) -> None:
     assert child.stdin is not None
     child.stdin.write(json.dumps(order).encode() + b"\n")
     child.stdin.flush()
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
-
-
-def rss_mb(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize() >> 20
 
 
 if __name__ == "__main__":
