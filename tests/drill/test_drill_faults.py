@@ -211,7 +211,7 @@ def test_a_stopped_rank_is_the_drawn_one_alone_and_not_before_its_step(scene: Sc
     assert not scene.truth.exists()
     fault.strike(scene, Moment(step=2, keeper_pid=os.getpid()))
     wait_for_state(rank, "T")
-    assert (state(loader), state(other)) == ("S", "S")
+    assert "T" not in {state(loader), state(other)}
     truth = read_truth(scene.truth)
     assert isinstance(truth, Truth)
     assert (truth.rank, truth.step, truth.pids) == (2, 3, (rank,))
@@ -235,7 +235,7 @@ def test_stopped_loaders_are_noted_with_the_step_that_is_missed_and_stay_stopped
     fault, (rank, loader), (_, other) = make("F6a"), start_rank(2), start_rank(1)
     fault.strike(scene, Moment(step=2, keeper_pid=os.getpid()))
     wait_for_state(loader, "T")
-    assert (state(rank), state(other)) == ("S", "S")
+    assert "T" not in {state(rank), state(other)}
     assert read_truth(scene.truth) == Truth(rank=2, step=3, pids=(loader,))
     fault.strike(scene, Moment(step=4, keeper_pid=os.getpid()))
     assert read_truth(scene.truth) == Truth(rank=2, step=5, pids=(loader,)), "what was read ahead carries the rank on for some steps"

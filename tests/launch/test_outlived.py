@@ -89,10 +89,12 @@ def test_the_records_of_another_world_are_left_alone(run_dir: RunDir, left: int,
 
 
 def test_a_session_number_that_another_leads_now_is_no_survivor() -> None:
-    leader = identify(os.getsid(0))
-    assert leader is not None
-    assert os.getpid() in survivors([place(leader.pid, leader.start_ticks)])
-    assert survivors([place(leader.pid, leader.start_ticks - 5)]) == ()
+    leads = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    with leads:  # its input ends with the block, and so does it
+        leader = identify(leads.pid)
+        assert leader is not None
+        assert survivors([place(leader.pid, leader.start_ticks)]) == (leader.pid,)
+        assert survivors([place(leader.pid, leader.start_ticks - 5)]) == ()
 
 
 def test_a_job_that_is_over_can_no_longer_be_paused(run_dir: RunDir, left: int, tmp_path: Path) -> None:

@@ -73,10 +73,15 @@ class Kubelet:
         self._told: set[tuple[str, str]] = set()
         self._threads: list[threading.Thread] = []
         self._stop = threading.Event()
+        self._watching = threading.Event()
         self.frozen = False
 
     def __enter__(self) -> Self:
+        """Not before it watches: a connection that is being made while its server goes is a socket that nobody closes."""
         self._start(self._watch)
+        if not self._watching.wait(20):
+            self.__exit__()
+            raise AssertionError("the API server lets nobody watch pods")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -98,16 +103,21 @@ class Kubelet:
     def _watch(self) -> None:
         """Each line of the watch is a pod that changed; the first lines are all that there are."""
         while not self._stop.is_set():
-            with contextlib.suppress(OSError, ValueError, http.client.HTTPException):  # the server is down, or was shut down meanwhile
+            try:
                 _, listed = self._wire("GET", self._path)
                 for pod in listed.get("items", []):
                     self._see(pod)
                 version = listed.get("metadata", {}).get("resourceVersion", "0")
                 with self._wire.open("GET", f"{self._path}?watch=1&resourceVersion={version}") as lines:
+                    self._watching.set()
                     for line in lines:
                         if self._stop.is_set():
                             return
                         self._see(json.loads(line)["object"])
+            except urllib.error.HTTPError as refused:
+                refused.close()
+            except (OSError, ValueError, http.client.HTTPException):
+                pass  # the server is down, or was shut down meanwhile
             self._stop.wait(0.05)
 
     def _see(self, pod: dict) -> None:

@@ -14,7 +14,8 @@ pytestmark = pytest.mark.timeout(120)
 
 def test_its_components_are_told_apart_and_nothing_is_done_to_one_of_them(slurm: Cluster):
     (slurm.base / "het.sh").write_text("#!/bin/bash\nsleep 300\n")
-    job = slurm.slurm("sbatch", "--parsable", "--requeue", "-N1", "-n1", ":", "-N1", "-n1", str(slurm.base / "het.sh")).split(";")[0]
+    part = ["-N1", "-n1", "-o", str(slurm.base / "log" / "het-%j.out")]
+    job = slurm.slurm("sbatch", "--parsable", "--requeue", *part, ":", *part, str(slurm.base / "het.sh")).split(";")[0]
     jobs = SlurmJobs(SlurmClient(), SystemClock())
     try:
         wait_for(lambda: jobs.describe(f"{job}+1").state is JobState.RUNNING, 40)
