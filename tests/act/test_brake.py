@@ -65,6 +65,20 @@ def test_twice_is_not_enough_and_progress_begins_anew():
     assert outcome(35, 21, 21, 21) is not None
 
 
+def test_an_attempt_that_fails_before_it_has_named_a_step_fails_in_the_same_line():
+    """The checkpoint is of the very step before: from the second attempt on, none is named any more."""
+    assert "at step 20" in outcome(20, None, None).sentence
+    assert outcome(20, None, 30) is None
+    assert outcome(20, None, None, diagnosis=but(CRASH, place=None)) is None
+    assert outcome(20, 20, 20, diagnosis=but(CRASH, place=None)) is not None
+    assert outcome(None, None, None) is not None
+
+
+def test_other_lines_are_other_failures_though_the_step_is_the_same():
+    other = failure(but(CRASH, place="g (a.py:2)"), 20, attempt=1)
+    assert braked(failure(step=20, attempt=2), (failure(step=20), other), BUDGET) is None
+
+
 def test_three_silences_of_one_attempt_are_no_three_failed_attempts():
     stalled = failure(STUCK, 21)
     assert braked(stalled, (stalled, stalled), BUDGET) is None
@@ -162,8 +176,12 @@ def test_nothing_but_three_alike_in_a_row_ever_stops_a_job_within_its_budget(his
     history = [msgspec.structs.replace(each, attempt=attempt) for attempt, each in enumerate(history)]
     now = msgspec.structs.replace(now, attempt=len(history))
     if braked(now, tuple(history), BUDGET) is not None:
-        mine = signature(now.diagnosis, now.step)
-        assert [signature(each.diagnosis, each.step) for each in history[-2:]] == [mine, mine]
+        three = [*history[-2:], now]
+        assert len(three) == 3
+        assert len({(each.diagnosis.cause, each.diagnosis.place) for each in three}) == 1
+        steps = {each.step for each in three}
+        assert len(steps - {None}) <= 1
+        assert now.diagnosis.place is not None or None not in steps
 
 
 def test_only_what_a_loader_read_is_suspect_and_each_place_once():

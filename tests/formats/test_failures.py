@@ -53,7 +53,34 @@ def test_a_dotted_exception_and_a_rank_prefix_are_read():
         '[rank3]:   File "/a.py", line 3, in f',
         "[rank3]: torch.OutOfMemoryError: CUDA out of memory.",
     )
-    assert last_failure(lines).exception == "torch.OutOfMemoryError"
+    found = last_failure(lines)
+    assert (found.exception, found.place) == ("torch.OutOfMemoryError", "f (a.py:3)")
+
+
+def test_of_a_loaders_exception_the_loaders_own_line_counts():
+    """As torch 2.13 prints it in the rank."""
+    lines = (
+        "[rank0]: Traceback (most recent call last):",
+        '[rank0]:   File "/env/lib/python3.11/site-packages/torch/_utils.py", line 794, in reraise',
+        "[rank0]:     raise exception",
+        "[rank0]: RuntimeError: Caught RuntimeError in DataLoader worker process 0.",
+        "[rank0]: Original Traceback (most recent call last):",
+        '[rank0]:   File "/home/u/train.py", line 37, in __getitem__',
+        "[rank0]:     rows = torch.frombuffer(data).view(-1, FEATURES + 1)",
+        "[rank0]:            ^^^^^^^^^^^^^^^^^^^^^^",
+        "[rank0]: RuntimeError: shape '[-1, 65]' is invalid for input of size 2078",
+    )
+    assert last_failure(lines).place == "__getitem__ (train.py:37)"
+
+
+def test_lines_that_torchrun_has_marked_are_read():
+    lines = (
+        "[default1]:[rank1]: Traceback (most recent call last):",
+        '[default1]:[rank1]:   File "/a.py", line 3, in f',
+        "[default1]:[rank1]: KeyError: 7",
+    )
+    found = last_failure(lines)
+    assert (found.exception, found.place) == ("KeyError", "f (a.py:3)")
 
 
 def test_a_log_without_a_traceback_says_nothing():

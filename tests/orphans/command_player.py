@@ -43,7 +43,7 @@ def main():
     for call in " ".join(words).split(" + "):
         done = CliRunner().invoke(command.orphans, [*call.split(), *common], standalone_mode=False)
         codes.append(done.return_value)
-    alive = {job: os.waitpid(pid, os.WNOHANG) == (0, 0) for job, pid in pids.items()}
+    alive = {job: lives(pid) for job, pid in pids.items()}
     heard = {job: (folder / f"log.{job}").read_text().split() for job in pids}
     said = {
         "code": codes[-1],
@@ -55,6 +55,13 @@ def main():
         "pids": pids,
     }
     print(json.dumps(said))
+
+
+def lives(pid: int) -> bool:
+    """A process that is on its way out closes its files first, and is a zombie a moment later (do_exit in the kernel)."""
+    exiting = 0x4  # PF_EXITING, in the ninth field of proc_pid_stat(5)
+    flags = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[6])
+    return not flags & exiting
 
 
 main()

@@ -1,6 +1,7 @@
 """The brake: when a job is not started again, and how long it pauses before it is. Pure; one rule a row of `RULES`."""
 
 from collections.abc import Callable
+from itertools import combinations
 
 from msgspec.structs import replace
 
@@ -22,9 +23,15 @@ class Signature(Record, frozen=True, kw_only=True):
     place: str | None
     step: int | None
 
-    def tells_something(self) -> bool:
-        """False where neither step nor place is known: failures of which nothing is known are not known to be the same."""
-        return self.step is not None or self.place is not None
+    def agrees_with(self, other: "Signature") -> bool:
+        """True where both are one failure, for all that is known; what nothing is known of agrees with nothing.
+
+        An attempt that goes on from a checkpoint and fails at once has named no step yet: the same line of code stands for the step then.
+        """
+        if (self.cause, self.place) != (other.cause, other.place):
+            return False
+        known = {self.step, other.step} - {None}
+        return len(known) <= 1 if self.place is not None else None not in {self.step, other.step} and len(known) == 1
 
 
 class Failure(Record, frozen=True, kw_only=True):
@@ -120,15 +127,15 @@ def _no_memory_at_loading(now: Failure, _history: tuple[Failure, ...], _budget: 
 
 
 def _again_the_same(now: Failure, history: tuple[Failure, ...], _budget: Budget) -> Diagnosis | None:
-    mine = signature(now.diagnosis, now.step)
     # A silence that was judged and ended by itself is no failed attempt; of each attempt the last word counts.
     before = {failure.attempt: failure for failure in history if failure.attempt != now.attempt}
     alike = tuple(before.values())[-(SAME_MOST - 1) :]
-    same = all(signature(earlier.diagnosis, earlier.step) == mine for earlier in alike)
-    if len(alike) < SAME_MOST - 1 or not mine.tells_something() or not same:
+    signatures = [signature(failure.diagnosis, failure.step) for failure in (*alike, now)]
+    if len(alike) < SAME_MOST - 1 or not all(one.agrees_with(other) for one, other in combinations(signatures, 2)):
         return None
+    mine, steps = signatures[-1], {each.step for each in signatures} - {None}
     where = f" in {mine.place}" if mine.place else ""
-    when = f" at step {mine.step}" if mine.step is not None else ""
+    when = f" at step {steps.pop()}" if steps else ""
     data = suspect_file(now.diagnosis)
     what = (
         f"the third time at {data.file} ({mine.cause}): no further attempt"

@@ -43,7 +43,7 @@ from rankpatrol.judge.records import (
 )
 from rankpatrol.judge.tape import AttemptOver, CrashFound
 from rankpatrol.launch.left_behind import FOR_GOOD, MOST_S
-from rankpatrol.launch.rundir import JobSpec, LauncherExit, OrderedEnd, Released, ResumePoint, RunDir, launcher_of
+from rankpatrol.launch.rundir import JobSpec, LauncherExit, OrderedEnd, Released, ResumePoint, RunDir
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.files import write_atomic
 from rankpatrol.system.process import identify
@@ -140,7 +140,7 @@ class Agent:
         if not self._run_dir.path.exists():
             return True  # somebody removed it: there is nothing left to follow, and nowhere to write
         ended = self._run_dir.read("launcher_exit.json", LauncherExit)
-        launcher = launcher_of(self._run_dir)
+        launcher = self._run_dir.launcher()
         if ended is None and (launcher is None or identify(launcher.pid) == launcher):
             return False
         if self._waits_for_last_words():

@@ -10,7 +10,7 @@ from rankpatrol.agent.log_watch import LogWatch
 from rankpatrol.agent.nodes.others import Alone, Others, Sight
 from rankpatrol.agent.roster import Attempt
 from rankpatrol.agent.within import lines_of, locks_of, marks_of, recordings_of, with_known_lines
-from rankpatrol.collect.processes import process_tree, sample_process
+from rankpatrol.collect.processes import glance_at, process_tree, sample_process
 from rankpatrol.collect.ranks import RankRecord, observe, with_connections, with_stacks
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import FlightRecording, LogSample, Marks, ProcessGroup, ProcessSample, RankSample, Snapshot
@@ -220,7 +220,7 @@ class Eyes:
             self.logs[record.rank] = log
             if log.step is not None:
                 self._steps[record.rank] = log.step
-        seen = Missing("ended") if record.exit_status is not None else sample_process(record.process.pid, with_files=False)
+        seen = Missing("ended") if record.exit_status is not None else glance_at(record.process.pid)
         if isinstance(seen, Missing) and record.exit_status is None and is_hidden(record.process.pid):
             return None
         if isinstance(seen, Missing) or seen.id != record.process:

@@ -125,7 +125,7 @@ def current_attempt(run_dir: RunDir) -> Attempt | None:
 def read_attempt(run_dir: RunDir, number: int) -> Attempt:
     """One attempt as it is now."""
     places = tuple(place for place in run_dir.places() if place.attempt == number)
-    exits = {place.rank: seen for place in places if (seen := run_dir.exit_of(place)) is not None}
+    exits = run_dir.exits(places)
     gone = frozenset(place.rank for place in places if place.rank not in exits and not _lives(place.shim_pid, place.shim_start_ticks))
     return Attempt(number=number, places=places, exits=exits, gone=gone)
 

@@ -11,7 +11,7 @@ from rankpatrol.config.resolve import Sources, resolve, values
 from rankpatrol.core.errors import BadInput, NoPermission
 from rankpatrol.core.plain import plain
 from rankpatrol.launch.outlived import NOTE
-from rankpatrol.launch.rundir import JobSpec, RunDir, launcher_of, run_dir_folders
+from rankpatrol.launch.rundir import JobSpec, RunDir, run_dir_folders
 from rankpatrol.system.files import read_plain
 from rankpatrol.system.process import identify
 
@@ -99,7 +99,7 @@ def run_dir_named(job: str) -> RunDir:
 def _runs_as(job: str, path: Path) -> bool:
     """The folder of run directories is everybody's: what another user has put there under our job's name is not ours to write into."""
     run_dir = RunDir(path)
-    spec, launcher = run_dir.read("job.json", JobSpec), launcher_of(run_dir)
+    spec, launcher = run_dir.read("job.json", JobSpec), run_dir.launcher()
     if spec is None or spec.job != job or launcher is None or identify(launcher.pid) != launcher:
         return False
     return path.stat().st_uid == os.getuid()

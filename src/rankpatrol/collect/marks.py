@@ -7,13 +7,12 @@ import errno
 import os
 import stat
 import struct
-from pathlib import Path
 
 import msgspec
 
 from rankpatrol.core.records import Missing, ProcessId, Record
 from rankpatrol.core.snapshot import Marks, ProcessGroup
-from rankpatrol.system.process import identify, stat_fields
+from rankpatrol.system.process import identify, read_stat, stat_fields
 
 SIZE_BYTES = 16384
 MAGIC = b"RPMARKS1"
@@ -160,7 +159,7 @@ def _ranks(ranks: Even | list[int]) -> tuple[int, ...]:
 def _replaced(pid: int, stack_start: int) -> bool:
     """True where the process began with another stack than the probe saw; where the kernel does not tell (0), it is taken as the same."""
     try:
-        now = int(stat_fields(Path(f"/proc/{pid}/stat").read_text())[25])
+        now = int(stat_fields(read_stat(pid))[25])
     except (OSError, ValueError):
         return False  # it ended: its last marks stand
     return 0 not in {now, stack_start} and now != stack_start

@@ -84,6 +84,14 @@ class ProcessDirectory:
                 found[int(name)] = thread_state(stat)
         return found
 
+    def thread_names(self) -> tuple[str, ...] | Missing:
+        """Every thread's name. For the kernel that is much less work than its state."""
+        threads = self.entries("task")
+        if isinstance(threads, Missing):
+            return threads
+        names = (self.read(f"task/{thread}/comm", 64) for thread in threads)
+        return tuple(name.decode(errors="replace").rstrip("\n") for name in names if not isinstance(name, Missing))
+
     def _missing(self, name: str, problem: OSError) -> Missing:
         if problem.errno == errno.ESRCH or (problem.errno == errno.ENOENT and name in _ALWAYS_THERE):
             return Missing(f"process {self.pid} is gone")

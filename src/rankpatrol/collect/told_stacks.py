@@ -23,7 +23,7 @@ from rankpatrol.core.errors import ProcessChanged
 from rankpatrol.core.records import Missing, ProcessId, Record
 from rankpatrol.core.snapshot import Stack
 from rankpatrol.formats.stack_text import parse_stacks
-from rankpatrol.system.process import identify, pinned, stat_fields
+from rankpatrol.system.process import identify, pinned, read_stat, stat_fields
 
 _BIT = 1 << (signal.SIGURG - 1)
 _MOST_BYTES = 1 << 20
@@ -175,7 +175,7 @@ def _is_fork_of(pid: int, rank_pid: int) -> bool:
 
 def _stack_start(pid: int) -> int | None:
     try:
-        return int(stat_fields(Path(f"/proc/{pid}/stat").read_text())[25])
+        return int(stat_fields(read_stat(pid))[25])
     except (OSError, ValueError):
         return None
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rankpatrol.core.records import ProcessId
 from rankpatrol.drill.family import descendants
-from rankpatrol.system.process import identify, stat_fields
+from rankpatrol.system.process import identify, read_stat, stat_fields
 
 _LOADER_NAME = "pt_data_worker"  # set by torch.utils.data's workers themselves
 
@@ -19,7 +19,7 @@ def rank_process(keeper_pid: int, rank: int) -> ProcessId | None:
     """The rank itself: the parent of its loader processes, which no wrapper above it is. None where it has none yet."""
     for loader in _loaders(keeper_pid, rank):
         try:
-            parent = int(stat_fields(Path(f"/proc/{loader.pid}/stat").read_text())[1])
+            parent = int(stat_fields(read_stat(loader.pid))[1])
         except (OSError, ValueError):
             continue
         return identify(parent)

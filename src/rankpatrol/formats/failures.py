@@ -29,10 +29,12 @@ _TIMEOUT = re.compile(
 )
 # gloo, where a message is longer than the buffer that waits for it: ranks disagree on a collective (transport/tcp/pair.cc).
 SIZES_DISAGREE = re.compile(r"enforce fail at .*gloo.*op\.preamble\.length <= op\.nbytes|Received data size doesn't match expected size")
+# Whose line it is: torch's own hook writes the rank before each line of a traceback, torchrun's --tee the role and the rank.
+_WHOSE = r"^(?:\[\w+\]:)*\s*"
 # The last line of a Python traceback: a class name, perhaps dotted, and perhaps a message.
-_RAISED = re.compile(r"^(?:\[\w+\]:)?\s*((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Iteration|Fault))(?::\s?(.*))?$")
+_RAISED = re.compile(_WHOSE + r"((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Iteration|Fault))(?::\s?(.*))?$")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
-_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+), in (\S+)')
+_FRAME = re.compile(_WHOSE + r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 class Failure(Record, frozen=True, kw_only=True):

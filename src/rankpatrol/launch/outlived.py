@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rankpatrol.core.records import Record
 from rankpatrol.launch.rundir import RankPlace, RunDir, run_dir_folders
-from rankpatrol.system.process import identify, stat_fields
+from rankpatrol.system.process import identify, read_stat, stat_fields
 
 NOTE = "outlived.json"
 _LEAVING_S = 1.0
@@ -79,7 +79,7 @@ def _session(pid: int) -> int:
 def _has_ended(pid: int) -> bool:
     """True for a zombie, which some containers never reap; one whose other threads live has not ended."""
     try:
-        fields = stat_fields(Path(f"/proc/{pid}/stat").read_text())
+        fields = stat_fields(read_stat(pid))
     except (OSError, ValueError):
         return True
     return fields[0] in "ZX" and int(fields[17]) <= 1

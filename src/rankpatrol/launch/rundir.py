@@ -24,6 +24,8 @@ import contextlib
 import os
 import shutil
 import tempfile
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeVar
 
@@ -44,6 +46,7 @@ _SOCKET_PATH_MOST = 107  # unix(7)
 _LONGEST_INSIDE = len("/rankpatrol-xxxxxxxx/probes/9999.999999.sock")
 # A lease, and some small files for each rank of the next attempt, of a block each.
 _RESERVE, _RESERVE_BYTES, _FULL_BYTES = "reserve", 1 << 20, 64 << 10
+_SETTLED_NS = 1_000_000_000
 _NO_ROOM = "Nothing was started. Make room there, or name another local folder: TMPDIR=/local/disk rankpatrol run …"
 T = TypeVar("T")
 
@@ -186,6 +189,8 @@ class RunDir:
         self._known: dict[str, RankPlace] = {}
         self._bound: dict[str, Binding] = {}
         self._opened: dict[int, _Opening] = {}
+        self._launcher: ProcessId | None = None
+        self._listed: dict[str, tuple[int, list[str]]] = {}
 
     @classmethod
     def create(cls) -> "RunDir":
@@ -288,13 +293,20 @@ class RunDir:
 
     def exit_of(self, place: RankPlace) -> RankExit | None:
         """How this rank ended, or None while it runs (or where its shim could not say)."""
-        return self.read(f"exits/{place.attempt}.{place.rank}.json", RankExit)
+        return self.read(f"exits/{_file_of(place)}", RankExit)
+
+    def exits(self, places: Iterable[RankPlace]) -> dict[int, RankExit]:
+        """How those of these ranks ended that have: one look into the room, however many run still."""
+        there = set(self._names("exits"))
+        ended = (place for place in places if _file_of(place) in there)
+        return {place.rank: seen for place in ended if (seen := self.exit_of(place)) is not None}
 
     def bindings(self, attempt: int) -> dict[int, Binding]:
         """What each rank of an attempt was bound to; one that nobody was asked to bind is left out."""
-        names = {place.rank: f"bindings/{attempt}.{place.rank}.json" for place in self.places() if place.attempt == attempt}
+        there = set(self._names("bindings"))
+        names = {place.rank: name for place in self.places() if place.attempt == attempt and (name := _file_of(place)) in there}
         for name in names.values():
-            if name not in self._bound and (made := self.read(name, Binding)) is not None:
+            if name not in self._bound and (made := self.read(f"bindings/{name}", Binding)) is not None:
                 self._bound[name] = made
         return {rank: self._bound[name] for rank, name in names.items() if name in self._bound}
 
@@ -302,11 +314,30 @@ class RunDir:
         """Where this rank's shim listens."""
         return self.path / "shims" / f"{place.attempt}.{place.rank}.sock"
 
+    def launcher(self) -> ProcessId | None:
+        """The process of CMD, once it was started. Written once."""
+        self._launcher = self._launcher or self.read("launcher.json", ProcessId)
+        return self._launcher
+
     def _names(self, room: str) -> list[str]:
+        """A room is listed again when it has changed: it is asked for several times a second, and changes with an attempt."""
+        folder = f"{self.path}/{room}"
         try:
-            return [name for name in os.listdir(self.path / room) if name.endswith(".json")]  # ruff: ignore[PTH208] - names only
+            changed_ns = os.stat(folder).st_mtime_ns  # ruff: ignore[PTH116] - as below
+            known_ns, names = self._listed.get(room, (None, []))
+            if changed_ns != known_ns:
+                now_ns = time.time_ns()
+                names = [name for name in os.listdir(folder) if name.endswith(".json")]  # ruff: ignore[PTH208] - names only
+                # What is written a moment later may get the same time, which advances by clock ticks (inode_set_ctime_current).
+                if now_ns - changed_ns > _SETTLED_NS:
+                    self._listed[room] = changed_ns, names
         except OSError:
             return []
+        return names
+
+
+def _file_of(place: RankPlace) -> str:
+    return f"{place.attempt}.{place.rank}.json"
 
 
 def _common(opened: _Opening) -> dict[str, str | int | None]:
@@ -348,8 +379,3 @@ def _set_aside(path: Path) -> None:
     except OSError:
         reserve.unlink(missing_ok=True)
         raise
-
-
-def launcher_of(run_dir: RunDir) -> ProcessId | None:
-    """The process of CMD, once it was started."""
-    return run_dir.read("launcher.json", ProcessId)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rankpatrol.core.records import Missing, ProcessId
-from rankpatrol.launch.rundir import JobSpec, LauncherExit, RankPlace, RunDir, launcher_of
+from rankpatrol.launch.rundir import JobSpec, LauncherExit, RankPlace, RunDir
 from rankpatrol.orphans.records import Environment, JobState, JobWord, ProcessSeen, RecordTie
 from rankpatrol.system.process import boot_id, identify
 
@@ -109,7 +109,7 @@ def _word(key: str, run_dir: RunDir, place: RankPlace) -> JobWord:
     whole = run_dir.read("launcher_exit.json", LauncherExit)
     if whole is not None:
         return _over(key, place, whole.ended_unix_s, None, "well, and so has its launcher")
-    launcher = launcher_of(run_dir)
+    launcher = run_dir.launcher()
     return (
         word if launcher is None or launcher_lives(launcher) else _over(key, place, ended.ended_unix_s, None, "well, its launcher is gone")
     )

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from rankpatrol.core.errors import ProcessChanged
 from rankpatrol.core.starts import NextStart
-from rankpatrol.launch.rundir import RankPlace, ResumePoint, RunDir, launcher_of
+from rankpatrol.launch.rundir import RankPlace, ResumePoint, RunDir
 from rankpatrol.schedulers.port import EndReport
 from rankpatrol.system.process import identify, is_hidden, send_signal
 
@@ -53,7 +53,7 @@ class LocalScheduler:
 
     def end_job(self) -> str:
         """SIGTERM to the launcher, which `rankpatrol run` started: it ends its ranks in order and starts none."""
-        launcher = launcher_of(self._run_dir)
+        launcher = self._run_dir.launcher()
         if launcher is None:
             return "the launcher's process is not known"
         try:

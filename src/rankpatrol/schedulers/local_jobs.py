@@ -8,7 +8,7 @@ import msgspec
 
 from rankpatrol.core.jobs import JobProcess, JobState, JobStatus
 from rankpatrol.core.records import Missing, ProcessId, Record
-from rankpatrol.launch.rundir import JobSpec, OrderedEnd, RankPlace, RunDir, launcher_of
+from rankpatrol.launch.rundir import JobSpec, OrderedEnd, RankPlace, RunDir
 from rankpatrol.schedulers.local import LocalScheduler
 from rankpatrol.schedulers.port import Avoid, changed
 from rankpatrol.system.clock import Clock
@@ -42,7 +42,7 @@ class LocalJobs:
             return JobStatus(job=job, state=JobState.UNKNOWN, reason="no job directory of `rankpatrol run` has this name here")
         if run_dir is None:
             return JobStatus(job=str(folder), state=JobState.ENDED, said="ended")
-        launcher = launcher_of(run_dir)
+        launcher = run_dir.launcher()
         if launcher is None or identify(launcher.pid) != launcher:
             return JobStatus(job=str(folder), state=JobState.ENDED, said="its launcher has ended")
         claimed = run_dir.claimed_attempts()

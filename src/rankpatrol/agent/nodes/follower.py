@@ -13,7 +13,7 @@ from rankpatrol.agent.taking_up import take_up
 from rankpatrol.agent.voice import Voice
 from rankpatrol.core.durations import say_duration
 from rankpatrol.launch.nodes import plain_name
-from rankpatrol.launch.rundir import Cluster, JobSpec, LauncherExit, RunDir, launcher_of
+from rankpatrol.launch.rundir import Cluster, JobSpec, LauncherExit, RunDir
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.process import identify
 
@@ -56,7 +56,7 @@ class Follower:
         if not self._run_dir.path.exists():
             return True
         ended = self._run_dir.read("launcher_exit.json", LauncherExit)
-        launcher = launcher_of(self._run_dir)
+        launcher = self._run_dir.launcher()
         if ended is None and (launcher is None or identify(launcher.pid) == launcher):
             return False
         self._seat.tell(self._service.state())
