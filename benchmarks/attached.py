@@ -101,9 +101,8 @@ def step_times(folder: Path, windows: int) -> None:
                 else:
                     means[which] = window(steps)
             ratios.append(means["with"] / means["without"])
-            print(
-                f"window {number}: a step takes {means['without'] * 1e3:.2f} ms without, {means['with'] * 1e3:.2f} ms with: {ratios[-1]:.3f}"
-            )
+            without, with_it = (means[which] * 1e3 for which in ("without", "with"))
+            print(f"window {number}: a step takes {without:.2f} ms without, {with_it:.2f} ms with: {ratios[-1]:.3f}", flush=True)
     print(f"step time with / without: median {statistics.median(ratios):.3f}, from {min(ratios):.3f} to {max(ratios):.3f}")
 
 

@@ -7,7 +7,8 @@ import msgspec
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.records import Missing, Record
 from rankpatrol.core.snapshot import Snapshot
-from rankpatrol.evidence.redact import redact_json, redact_record
+from rankpatrol.evidence.clean import clean, clean_json
+from rankpatrol.evidence.redact import redact_record
 
 
 class Findings(Record, frozen=True, kw_only=True):
@@ -29,22 +30,15 @@ class Findings(Record, frozen=True, kw_only=True):
 
 def without_secrets(findings: Findings) -> Findings:
     """The same findings, redacted, and without the half characters that a path or a log may hold and UTF-8 cannot."""
-    plain = redact_json(_encodable(msgspec.to_builtins(findings)))
-    return msgspec.convert(plain, Findings)
+    alone = msgspec.structs.replace(findings, host={}, scheduler=None, checkpoints=None)
+    return msgspec.structs.replace(
+        clean(alone),
+        host=clean_json(findings.host),
+        scheduler=clean_json(findings.scheduler),
+        checkpoints=clean_json(findings.checkpoints),
+    )
 
 
 def speakable(found: Diagnosis) -> Diagnosis:
     """The same diagnosis, without the secrets that a log's words brought into its sentences."""
     return msgspec.convert(redact_record(msgspec.to_builtins(found)), Diagnosis)
-
-
-def _encodable(value: Any) -> Any:
-    match value:
-        case str():
-            return value if value.isascii() else value.encode(errors="replace").decode()
-        case dict():
-            return {_encodable(key): _encodable(member) for key, member in value.items()}
-        case list() | tuple():
-            return [_encodable(item) for item in value]
-        case _:
-            return value

@@ -100,7 +100,7 @@ def redact_command(arguments: Sequence[str]) -> tuple[str, ...]:
 
 def redact_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """A process's environment: values under a name that smells of a secret go, the others are read as free text."""
-    return {name: _redact_value(value) if names_secret(name) else redact_text(value) for name, value in environment.items()}
+    return {name: redact_value(value) if names_secret(name) else redact_text(value) for name, value in environment.items()}
 
 
 def redact_json(value: Any, key: str = "") -> Any:
@@ -156,19 +156,20 @@ def _redact_key(name: Any) -> Any:
 
 def _redact_member(name: Any, member: Any) -> Any:
     if isinstance(name, str) and isinstance(member, str) and names_secret(name):
-        return _redact_value(member)
+        return redact_value(member)
     return redact_json(member, name if isinstance(name, str) else "")
 
 
 def _redact_argument(before: str, argument: str) -> str:
     if _FLAG.fullmatch(before) and names_secret(before) and not argument.startswith("--"):
-        return _redact_value(argument)
+        return redact_value(argument)
     if (setting := _SETTING.fullmatch(argument)) and names_secret(setting[1].rstrip("=")):
-        return setting[1] + _redact_value(setting[2])
+        return setting[1] + redact_value(setting[2])
     return redact_text(argument)
 
 
-def _redact_value(value: str) -> str:
+def redact_value(value: str) -> str:
+    """What stands under a name that smells of a secret: gone, unless it is a mere yes or no."""
     return value if value.lower() in _HARMLESS else REDACTED
 
 
@@ -201,8 +202,8 @@ def _hide(text: str, at: int, *, whole_line: bool) -> tuple[str, int]:
         slashed = quoted["slashed"]
         opening, inner = (slashed, quoted["inner"]) if slashed else (quoted["quote"], quoted["plain"])
         closed = quoted["end"] if slashed else quoted["close"]
-        return quoted["open"] + opening + _redact_value(inner) + (opening if closed else ""), quoted.end()
+        return quoted["open"] + opening + redact_value(inner) + (opening if closed else ""), quoted.end()
     bare = (_LINE if whole_line else _BARE).match(text, at)
     value = bare[0] if bare else ""
     core = value.rstrip(_AFTER_BARE)
-    return _redact_value(core) + value[len(core) :], at + len(value)
+    return redact_value(core) + value[len(core) :], at + len(value)

@@ -34,8 +34,8 @@ from rankpatrol.core.errors import PatrolError
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import ProcessSample
 from rankpatrol.core.starts import NextStart
+from rankpatrol.evidence.clean import clean
 from rankpatrol.evidence.host import host_facts, kernel_log
-from rankpatrol.evidence.redact import redact_json
 from rankpatrol.formats.kernel_log import kills
 from rankpatrol.launch.rundir import JobSpec, LauncherExit, OrderedEnd, Released, ResumePoint, RunDir
 from rankpatrol.schedulers.local import LocalScheduler
@@ -175,12 +175,11 @@ class NodeService:
     def _keep(self, name: str, told: Seen) -> None:
         """On our own disk first: what goes over the bus is a copy. Where that is full, the answer is the only one."""
         folder = self._run_dir.spool / _COPIES
-        plain = redact_json(msgspec.to_builtins(told))
         # A later agent of the first node counts its looks anew.
         path = folder / f"{self._clock.unix_s():.0f}-{Path(name).name[:80]}.json"
         with contextlib.suppress(OSError):
             folder.mkdir(exist_ok=True)
-            write_atomic(path, msgspec.json.encode(plain), durable=True)
+            write_atomic(path, msgspec.json.encode(clean(told)), durable=True)
             for older in sorted(folder.iterdir(), key=lambda copy: copy.stat().st_mtime_ns)[:-_COPIES_KEPT]:
                 older.unlink()
 
