@@ -20,6 +20,10 @@ POD = "d8f0a1b2-3c4d-5e6f-7a8b-9c0d1e2f3a4b"
         ("/system.slice/slurmstepd.scope/job_8123/step_extern/user/task_special", Home(HomeKind.JOB, "8123", adopted=True)),
         ("/kubepods/burstable/pod" + POD + "/" + HEX, Home(HomeKind.POD, POD)),
         (
+            f"/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{POD.replace('-', '_')}.slice/cri-containerd-{HEX}.scope",
+            Home(HomeKind.POD, POD),
+        ),
+        (
             f"/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{POD.replace('-', '_')}.slice/cri-containerd-{HEX}.scope",
             Home(HomeKind.POD, POD),
         ),

@@ -9,11 +9,12 @@ import click
 from rankpatrol.agent.resident.node import Plan, ResidentNode
 from rankpatrol.agent.voice import stderr_voice
 from rankpatrol.cli.paths import GivenPath
-from rankpatrol.core.errors import BadInput, ExitCode, PatrolError
+from rankpatrol.core.errors import ExitCode, PatrolError
 from rankpatrol.exchange.key_files import key_files_in
 from rankpatrol.exchange.open import open_exchange, parse_address
 from rankpatrol.exchange.port import Role
 from rankpatrol.system.clock import SystemClock
+from rankpatrol.system.files import private_folder
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ROUND_S = 1.0
@@ -60,7 +61,7 @@ def agent(exchange: str, keys: Path | None, node: str | None, state_dir: Path, e
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     clock, voice, node = SystemClock(), stderr_voice(), node or socket.gethostname()
     place = open_exchange(parse_address(exchange), node, role=Role.NODE, clock=clock, keys=key_files_in(keys) if keys else None)
-    resident = ResidentNode(place, Plan(node=node, folder=_folder(state_dir), every_s=every_s), clock)
+    resident = ResidentNode(place, Plan(node=node, folder=private_folder(state_dir, "the folder of --state-dir"), every_s=every_s), clock)
     try:
         while signal.sigtimedwait(_ENDING, _ROUND_S) is None:
             try:
@@ -72,13 +73,3 @@ def agent(exchange: str, keys: Path | None, node: str | None, state_dir: Path, e
         voice.rest()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return ExitCode.OK
-
-
-def _folder(path: Path) -> Path:
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as problem:
-        raise BadInput(
-            f"{path} cannot be made: {problem.strerror}", help="Name a local folder you can write to: --state-dir DIR"
-        ) from problem
-    return path.absolute()

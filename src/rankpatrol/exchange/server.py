@@ -16,11 +16,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from rankpatrol.core.errors import BadInput, PatrolError
+from rankpatrol.core.errors import PatrolError
 from rankpatrol.exchange.address import Address
 from rankpatrol.exchange.rights import demands_in
 from rankpatrol.exchange.server_config import Listen, by_token, config_of, files_in
-from rankpatrol.system.files import write_private
+from rankpatrol.system.files import private_folder, write_private
 
 _TIED = Path(__file__).with_name("tied.py")
 # It listens after 30 ms on an idle machine.
@@ -177,7 +177,7 @@ def start_server(folder: Path, *, host: str = "127.0.0.1", port: int = 0, token:
     died since, is followed by one of the same secret and port, so that the other nodes find it again. Raises ServerMissing, ServerFailed
     or BadInput.
     """
-    program, folder = find_server(), _folder(folder)
+    program, folder = find_server(), private_folder(folder, "the broker's folder")
     before = _before(folder)
     token = token or (before.token if before else secrets.token_urlsafe(32))
     demands = by_token(token)
@@ -203,15 +203,5 @@ def _before(folder: Path) -> Address | None:
 
 def start_resident_server(folder: Path, keys: Path, *, host: str, port: int) -> tuple[Server, Address]:
     """Start a broker for resident agents, with the rights and certificates that keys.py put into `keys`. Raises as `start_server` does."""
-    server = Server(find_server(), _folder(folder), Listen(host=host, port=port, demands=demands_in(keys)))
+    server = Server(find_server(), private_folder(folder, "the broker's folder"), Listen(host=host, port=port, demands=demands_in(keys)))
     return server, Address(scheme="tls", host=host, port=server.start())
-
-
-def _folder(folder: Path) -> Path:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as problem:
-        raise BadInput(
-            f"the broker's folder cannot be made: {problem.strerror} ({folder})", help="Name a local folder you can write to."
-        ) from problem
-    return folder.resolve()

@@ -12,10 +12,10 @@ _HEX = r"[0-9a-f]{12,64}"
 _ROWS: tuple[tuple[HomeKind, "re.Pattern[str]", Callable[["re.Match[str]"], str]], ...] = (
     # v1 slurm[_NODE]/uid_U/job_J/step_S, v2 [NODE_]slurmstepd.scope/job_J/step_S (Slurm's cgroups.html and cgroup_v2.html).
     (HomeKind.JOB, re.compile(r"/(?:slurm(?:_[^/]+)?/uid_\d+|[^/]*slurmstepd\.scope)/job_(\d+)(?=/|$)"), lambda found: found[1]),
-    # The kubelet's two cgroup drivers write a pod's uid with dashes or with underscores.
+    # The kubelet's two cgroup drivers write a pod's uid with dashes or with underscores; kind has them below a slice of the kubelet's own.
     (
         HomeKind.POD,
-        re.compile(r"/(?:kubepods[^/]*-)?pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?=/|$)"),
+        re.compile(r"/(?:[a-z-]*kubepods[^/]*-)?pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?=/|$)"),
         lambda found: found[1].replace("_", "-"),
     ),
     (

@@ -39,6 +39,16 @@ def write_private(path: Path, data: bytes) -> None:
         raise
 
 
+def private_folder(path: Path, whose: str) -> Path:
+    """`path` as an absolute folder, made where it was not there, then for its owner alone. Raises BadInput, which calls it `whose`."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as problem:
+        help_ = "Name a local folder you can write to."
+        raise BadInput(f"{whose} cannot be made: {problem.strerror} ({path})", help=help_) from problem
+    return path.resolve()
+
+
 def write_once(path: Path, data: bytes) -> bool:
     """Create `path` whole, unless it exists already: the first of several writers wins. True where we were first."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
