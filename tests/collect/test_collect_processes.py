@@ -11,7 +11,7 @@ from collect_subjects import started, wait_for
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankpatrol.collect.processes import descendants, process_tree, sample_process
+from rankpatrol.collect.processes import Glances, descendants, process_tree, sample_process
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import IoCounters, OpenFile, ProcessSample, SystemCall
 from rankpatrol.system.process import identify
@@ -209,6 +209,69 @@ def test_each_threads_name_is_listed() -> None:
     )
     with started(code) as pid:
         assert sorted(look(pid).thread_names) == ["pt_data_pin", "pt_data_worker"]
+
+
+def names_at(glances: Glances, pid: int) -> list[str]:
+    sample = glances.at(pid)
+    assert isinstance(sample, ProcessSample), sample
+    return sorted(sample.thread_names)
+
+
+THREADS = r"""
+import ctypes, sys, threading
+prctl = ctypes.CDLL(None).prctl
+def named(name, until):
+    prctl(15, name, 0, 0, 0)  # PR_SET_NAME
+    began.set()
+    until.wait()
+def begin(name):
+    global began
+    began, until = threading.Event(), threading.Event()
+    threading.Thread(target=named, args=(name, until), daemon=True).start()
+    began.wait()
+    return until.set
+prctl(15, b"main", 0, 0, 0)
+end = begin(b"gloo_tcp_loop")
+for line in sys.stdin:
+    if line == "end\n": end()
+    if line == "begin\n": end = begin(b"pt_data_worker")
+    if line == "rename\n": prctl(15, b"other", 0, 0, 0)
+    print("done", flush=True)
+"""
+
+
+def test_glances_know_each_threads_name_also_of_those_that_come_and_go() -> None:
+    with subprocess.Popen([sys.executable, "-c", THREADS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        glances = Glances()
+
+        def say(word: str) -> list[str]:
+            assert child.stdin is not None
+            assert child.stdout is not None
+            child.stdin.write(f"{word}\n")
+            child.stdin.flush()
+            assert child.stdout.readline() == "done\n"
+            return names_at(glances, child.pid)
+
+        assert say("nothing") == ["gloo_tcp_loop", "main"]
+        say("end")
+        wait_for(lambda: names_at(glances, child.pid) == ["main"])
+        assert say("begin") == ["main", "pt_data_worker"]
+        for _ in range(3):
+            assert names_at(glances, child.pid) == ["main", "pt_data_worker"]
+        say("rename")
+        assert [names_at(glances, child.pid) for _ in range(10)][-1] == ["other", "pt_data_worker"]
+        assert child.stdin is not None
+        child.stdin.close()
+
+
+def test_a_glance_counts_as_a_whole_look_does_and_leaves_out_the_rest() -> None:
+    with started(SLEEP) as pid:
+        whole, glance = in_state(pid, "S"), Glances().at(pid)
+        assert isinstance(glance, ProcessSample)
+        left_out = {name: getattr(glance, name) for name in ("command", "wait_channel", "system_call", "io", "open_files")}
+        assert {type(value) for value in left_out.values()} == {Missing}
+        assert msgspec.structs.replace(whole, **left_out) == glance
+        assert Glances().at(4_194_303) == Missing("process 4194303 is gone")
 
 
 def test_counters_are_the_kernels_own(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from rankpatrol.agent.log_watch import LogWatch
 from rankpatrol.agent.nodes.others import Alone, Others, Sight
 from rankpatrol.agent.roster import Attempt
 from rankpatrol.agent.within import lines_of, locks_of, marks_of, recordings_of, with_known_lines
-from rankpatrol.collect.processes import glance_at, process_tree, sample_process
+from rankpatrol.collect.processes import Glances, process_tree, sample_process
 from rankpatrol.collect.ranks import RankRecord, observe, with_connections, with_stacks
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import FlightRecording, LogSample, Marks, ProcessGroup, ProcessSample, RankSample, Snapshot
@@ -38,6 +38,7 @@ class Eyes:
         self._job, self._job_dir, self._clock, self.others = job, job_dir, clock, others
         self._count = 0
         self._logs = LogWatch(clock)
+        self._glances = Glances()
         self._steps: dict[int, int] = {}
         self._places: dict[int, RankPlace] = {}
         self._full_at_s: float | None = None
@@ -61,6 +62,7 @@ class Eyes:
         self._groups.clear()
         self._asked_for_lines = False
         self._lined.clear()
+        self._glances.forget()
         self.calm()
 
     def light(self) -> tuple[RankActivity, ...]:
@@ -220,7 +222,7 @@ class Eyes:
             self.logs[record.rank] = log
             if log.step is not None:
                 self._steps[record.rank] = log.step
-        seen = Missing("ended") if record.exit_status is not None else glance_at(record.process.pid)
+        seen = Missing("ended") if record.exit_status is not None else self._glances.at(record.process.pid)
         if isinstance(seen, Missing) and record.exit_status is None and is_hidden(record.process.pid):
             return None
         if isinstance(seen, Missing) or seen.id != record.process:

@@ -1,6 +1,7 @@
 """Which attempt runs, with which ranks, and how they ended: read from the run directory each time, and heard from other nodes."""
 
 import operator
+import time
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,8 @@ from rankpatrol.collect.ranks import RankRecord
 from rankpatrol.core.records import ProcessId, Record
 from rankpatrol.launch.rundir import RankExit, RankPlace, RunDir
 from rankpatrol.system.process import boot_id, identify, is_hidden
+
+_SEEN_S = 0.9
 
 
 class Attempt(Record, frozen=True, kw_only=True):
@@ -66,6 +69,7 @@ class Roster:
 
     def __init__(self, run_dir: RunDir, others: Others) -> None:
         self._run_dir, self._others = run_dir, others
+        self._shims = Shims()
         self._own: Attempt | None = None
         self._parts: tuple[Part, ...] = ()
         self._joined: Attempt | None = None
@@ -77,7 +81,7 @@ class Roster:
 
     def read(self, number: int) -> Attempt:
         """One attempt as it is now."""
-        own = msgspec.structs.replace(read_attempt(self._run_dir, number), group=self._run_dir.group_of(number))
+        own = msgspec.structs.replace(read_attempt(self._run_dir, number, self._shims), group=self._run_dir.group_of(number))
         parts = self._others.parts(own.group)
         whole = self._as_before(own, parts)
         if whole is None:
@@ -122,14 +126,28 @@ def current_attempt(run_dir: RunDir) -> Attempt | None:
     return read_attempt(run_dir, claimed[-1]) if claimed else None
 
 
-def read_attempt(run_dir: RunDir, number: int) -> Attempt:
+class Shims:
+    """Whether shims live. One that has just been seen to is not asked again in the same second: a patrol looks four times in it."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, int], float] = {}
+
+    def live(self, pid: int, start_ticks: int) -> bool:
+        """Whether this very shim is there, or was within the last second."""
+        now_s, shim = time.monotonic(), (pid, start_ticks)
+        if now_s - self._seen.get(shim, float("-inf")) < _SEEN_S:
+            return True
+        seen = identify(pid)
+        lives = is_hidden(pid) if seen is None else seen.start_ticks == start_ticks
+        if lives:
+            self._seen[shim] = now_s
+        return lives
+
+
+def read_attempt(run_dir: RunDir, number: int, shims: Shims | None = None) -> Attempt:
     """One attempt as it is now."""
+    shims = shims or Shims()
     places = tuple(place for place in run_dir.places() if place.attempt == number)
     exits = run_dir.exits(places)
-    gone = frozenset(place.rank for place in places if place.rank not in exits and not _lives(place.shim_pid, place.shim_start_ticks))
+    gone = frozenset(place.rank for place in places if place.rank not in exits and not shims.live(place.shim_pid, place.shim_start_ticks))
     return Attempt(number=number, places=places, exits=exits, gone=gone)
-
-
-def _lives(pid: int, start_ticks: int) -> bool:
-    seen = identify(pid)
-    return is_hidden(pid) if seen is None else seen.start_ticks == start_ticks

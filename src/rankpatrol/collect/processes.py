@@ -1,8 +1,9 @@
 """One process at one moment, and who descends from whom, from /proc alone: nothing is stopped or attached."""
 
 import os
-from collections.abc import Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 from rankpatrol.collect.procfs import ProcessDirectory, ThreadState, number_after, opened, thread_state
 from rankpatrol.collect.system_calls import descriptor_place, read_system_call
@@ -16,6 +17,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _ENDED = {"Z", "X", "x"}
 _MOST_FILES = 4096
 _GLANCE = Missing("not read in a light round")
+_ROUNDS_SETTLED = 9
 
 
 def sample_process(pid: int, *, with_files: bool) -> ProcessSample | Missing:
@@ -24,13 +26,45 @@ def sample_process(pid: int, *, with_files: bool) -> ProcessSample | Missing:
     `with_files` lists its descriptors too, the first 4096 of them; that costs more than all the rest.
     """
     with opened(pid) as process:
-        return process if isinstance(process, Missing) else _sample(process, with_files=with_files)
+        return process if isinstance(process, Missing) else _sample(process, partial(_doings, with_files=with_files))
 
 
-def glance_at(pid: int) -> ProcessSample | Missing:
-    """The counters, state and threads' names of a process: what each round reads of every rank, at a fifth of the cost of all."""
-    with opened(pid) as process:
-        return process if isinstance(process, Missing) else _sample(process, with_files=False, whole=False)
+class Glances:
+    """What each round reads of every rank: counters, state, names of threads. A fifth of the cost of a whole sample.
+
+    Threads hardly ever change in a training, and their names cost more than all else: they are read again where their number changes, in
+    the rounds after that (a thread is named a moment after it has begun), and every tenth round.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[int, _Names] = {}
+
+    def at(self, pid: int) -> ProcessSample | Missing:
+        """What /proc says of this process now."""
+        with opened(pid) as process:
+            return process if isinstance(process, Missing) else _sample(process, self._not_asked)
+
+    def forget(self) -> None:
+        """Other processes are to be looked at from now on."""
+        self._names.clear()
+
+    def _not_asked(self, process: ProcessDirectory, _state: str) -> "_Doings":
+        known, count = self._names.get(process.pid), process.thread_count()
+        if known is None or isinstance(count, Missing) or known.threads != count or known.rounds_left == 0:
+            settled = known is not None and known.threads == count
+            names = process.thread_names()
+            said = () if isinstance(names, Missing) else names
+            known = _Names(said, -1 if isinstance(count, Missing) else count, _ROUNDS_SETTLED if settled else 0)
+        else:
+            known = known._replace(rounds_left=known.rounds_left - 1)
+        self._names[process.pid] = known
+        return _Doings(wait_channel=_GLANCE, system_call=_GLANCE, io=_GLANCE, command=_GLANCE, open_files=_GLANCE, thread_names=known.names)
+
+
+class _Names(NamedTuple):
+    names: tuple[str, ...]
+    threads: int
+    rounds_left: int
 
 
 def process_tree() -> ProcessTree:
@@ -73,7 +107,7 @@ class _Doings(Record, frozen=True, kw_only=True):
     thread_names: tuple[str, ...]
 
 
-def _sample(process: ProcessDirectory, *, with_files: bool, whole: bool = True) -> ProcessSample | Missing:
+def _sample(process: ProcessDirectory, learn: Callable[[ProcessDirectory, str], _Doings]) -> ProcessSample | Missing:
     """Reads first what cannot block; what takes the process's memory lock comes after the look at its threads' states."""
     stat, counts = process.read("stat"), _status_counts(process)
     if isinstance(stat, Missing):
@@ -82,7 +116,7 @@ def _sample(process: ProcessDirectory, *, with_files: bool, whole: bool = True) 
         return counts
     fields, main_thread = stat_fields(stat.decode(errors="replace")), thread_state(stat)
     state = main_thread.state
-    doings = _doings(process, state, with_files=with_files) if whole else _not_asked(process)
+    doings = learn(process, state)
     # A last look, so that no sample is mixed from two processes.
     main_stat = process.read(f"task/{process.pid}/stat")
     if isinstance(main_stat, Missing) or (main := stat_fields(main_stat.decode(errors="replace")))[19] != fields[19]:
@@ -120,18 +154,6 @@ def _doings(process: ProcessDirectory, state: str, *, with_files: bool) -> _Doin
         command=_command(process, state, threads),
         open_files=files,
         thread_names=() if isinstance(threads, Missing) else tuple(thread.name for thread in threads.values()),
-    )
-
-
-def _not_asked(process: ProcessDirectory) -> _Doings:
-    names = process.thread_names()
-    return _Doings(
-        wait_channel=_GLANCE,
-        system_call=_GLANCE,
-        io=_GLANCE,
-        command=_GLANCE,
-        open_files=_GLANCE,
-        thread_names=() if isinstance(names, Missing) else names,
     )
 
 

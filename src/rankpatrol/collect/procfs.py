@@ -84,6 +84,13 @@ class ProcessDirectory:
                 found[int(name)] = thread_state(stat)
         return found
 
+    def thread_count(self) -> int | Missing:
+        """How many threads it has, by one call: each is a folder in `task`, and counted among its links (proc_task_getattr)."""
+        try:
+            return os.stat("task", dir_fd=self._descriptor).st_nlink - 2
+        except OSError as problem:
+            return self._missing("task", problem)
+
     def thread_names(self) -> tuple[str, ...] | Missing:
         """Every thread's name. For the kernel that is much less work than its state."""
         threads = self.entries("task")
