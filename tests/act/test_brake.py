@@ -89,7 +89,16 @@ def test_whichever_rank_it_was_it_is_the_same_failure():
 
 
 def test_failures_of_which_nothing_is_known_are_not_known_to_be_the_same():
-    assert outcome(None, None, None, diagnosis=Diagnosis(verdict="crash", cause="unknown", sentence="?")) is None
+    assert outcome(None, None, None, diagnosis=but(CRASH, cause="sigkill", place=None)) is None
+
+
+def test_a_script_that_does_not_start_is_known_by_its_last_words():
+    words = "rank {} ended with exit code 2 (the last line of its log: can't open file '/x.py': [Errno 2] No such file or directory)"
+    three = [failure(Diagnosis(verdict="crash", cause="unknown", sentence=words.format(rank)), attempt=rank) for rank in range(3)]
+    found = braked(three[2], (three[0], three[1]), BUDGET)
+    assert found.sentence.startswith("the same failure 3 times in a row (unknown): no further attempt. Last: rank 2 ended with exit code 2")
+    other = failure(but(three[1].diagnosis, sentence="rank 1 ended with exit code 1"), attempt=1)
+    assert braked(three[2], (three[0], other), BUDGET) is None
 
 
 def test_the_third_time_at_a_file_is_the_files_fault_at_whatever_step():

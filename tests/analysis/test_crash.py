@@ -74,7 +74,9 @@ def test_full_shared_memory_is_told_from_a_bus_error():
 def test_an_exit_code_without_a_traceback_is_unknown_but_the_rank_is_named():
     found = crash(waiting(0), ended(1, 3, 0.0, "bye"))
     assert (found.cause, found.culprit_ranks) == ("unknown", (1,))
-    assert "exit code 3" in found.sentence
+    assert found.sentence.startswith("rank 1 ended with exit code 3 (the last line of its log: bye)")
+    silent = crash(waiting(0), ended(1, 3, 0.0, " "))
+    assert "last line" not in silent.sentence
 
 
 def gone(number):

@@ -45,6 +45,22 @@ def edit(job, **changes):
     (job / "state.json").write_text(json.dumps({**state, **changes}))
 
 
+def test_a_job_of_which_ranks_are_not_seen_is_unknown_and_not_healthy(job, capsys):
+    edit(job, incident=None, world_size=4)
+    assert call(["status"]) == 3
+    assert "3 of 4 ranks are not seen, so nothing is judged" in capsys.readouterr().out
+    edit(job, world_size=1, step=None)
+    assert call(["status"]) == 0
+    assert "step" not in capsys.readouterr().out.splitlines()[0]
+
+
+def test_without_a_command_the_help_is_shown_once(capsys):
+    assert call([]) == 64
+    shown = capsys.readouterr().err
+    assert shown.count("Usage:") == 1
+    assert "Error" not in shown
+
+
 def test_version_is_told(capsys):
     assert call(["--version"]) == 0
     assert capsys.readouterr().out == f"rankpatrol {__version__}\n"
@@ -54,8 +70,10 @@ def test_version_is_told(capsys):
     ("words", "code", "help_words"),
     [
         (["nonsense"], 64, "No such command"),
-        (["run"], 64, "Missing argument"),
-        (["run", "--"], 64, "Missing argument"),
+        (["run"], 64, "Write it last: rankpatrol run torchrun"),
+        (["run", "--"], 64, "Write it last: rankpatrol run torchrun"),
+        (["watch", "--pid", "4194303"], 65, "--all finds all jobs of this node"),
+        (["end", "--job", "7", "--requeue", "--checkpoints", "nowhere"], 65, "Nothing was touched. Name the folder"),
         (["run", "--patience", "5", "true"], 64, "Write a number with its unit"),
         (["run", "--policy", "kill", "true"], 64, "observe"),
         (["run", "python", "train.py", "--resume", "{checkpoint}"], 64, "Add --checkpoints DIR"),

@@ -82,6 +82,22 @@ def test_a_long_log_is_not_read_whole():
     assert not looks_like_stacks(log)
 
 
+RAISED = """[rank{0}]: Traceback (most recent call last):
+[rank{0}]:   File "/home/u/train.py", line 97, in train
+[rank{0}]:     for inputs in loader:
+[rank{0}]:   File "/home/u/train.py", line 37, in __getitem__
+[rank{0}]:     rows = torch.frombuffer(data)
+[rank{0}]: {1}
+"""
+
+
+def test_ranks_that_all_raised_make_a_log_and_one_that_was_interrupted_shows_where_it_stood():
+    raised = RAISED.format(0, "ValueError: buffer length") + RAISED.format(1, "RuntimeError: Connection closed by peer")
+    assert not looks_like_stacks(raised)
+    assert not looks_like_stacks(raised + "step 17/60 loss 0.014\n" * 4)
+    assert looks_like_stacks(raised + RAISED.format(2, "KeyboardInterrupt"))
+
+
 def test_a_measurement_is_no_header():
     text = 'Thread 77 (idle): "MainThread"\n    f (a.py:1)\n    g (b.py:2)\n## cpu rank=0 utime_delta_10s=0.2\n'
     parsed = parse_stacks(text)

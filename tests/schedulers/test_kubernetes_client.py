@@ -81,6 +81,13 @@ def test_nobody_listens(api, monkeypatch, tmp_path):
     assert "no answer from the Kubernetes API" in jobs().describe("k8s:team/job/train").reason
 
 
+def test_a_kubeconfig_that_is_not_there_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path}/gone:{tmp_path}/gone-too")
+    assert (
+        f"KUBECONFIG names {tmp_path}/gone, {tmp_path}/gone-too, and no such file is there" in jobs().describe("k8s:team/job/train").reason
+    )
+
+
 def test_a_server_with_another_certificate_is_not_spoken_to(api, monkeypatch, tmp_path):
     job = a_job(api)
     path = tmp_path / "other"

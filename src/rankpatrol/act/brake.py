@@ -1,5 +1,6 @@
 """The brake: when a job is not started again, and how long it pauses before it is. Pure; one rule a row of `RULES`."""
 
+import re
 from collections.abc import Callable
 from itertools import combinations
 
@@ -13,6 +14,7 @@ from rankpatrol.core.records import Record
 # Twice may be chance (the same bad block met again before it was mended); the third time is a loop.
 SAME_MOST = 3
 _HOUR_S, _DAY_S = 3600.0, 86400.0
+_WHOSE = re.compile(r"^ranks? [\d ,and-]+ ")
 _ORDINALS = {2: "second", 3: "third"}
 
 
@@ -54,7 +56,10 @@ def signature(diagnosis: Diagnosis, step: int | None) -> Signature:
     A loader process stuck at a file is stuck there at whatever step the shuffled order brings it.
     """
     data = suspect_file(diagnosis)
-    return Signature(cause=diagnosis.cause, place=diagnosis.file or diagnosis.place, step=None if data else step)
+    place = diagnosis.file or diagnosis.place
+    if place is None and step is None and diagnosis.cause == "unknown":
+        place = _WHOSE.sub("", diagnosis.sentence)  # a script that does not start: its exit code and its last words
+    return Signature(cause=diagnosis.cause, place=place, step=None if data else step)
 
 
 def braked(now: Failure, history: tuple[Failure, ...], budget: Budget) -> Diagnosis | None:
@@ -134,7 +139,7 @@ def _again_the_same(now: Failure, history: tuple[Failure, ...], _budget: Budget)
     if len(alike) < SAME_MOST - 1 or not all(one.agrees_with(other) for one, other in combinations(signatures, 2)):
         return None
     mine, steps = signatures[-1], {each.step for each in signatures} - {None}
-    where = f" in {mine.place}" if mine.place else ""
+    where = f" in {mine.place}" if now.diagnosis.file or now.diagnosis.place else ""
     when = f" at step {steps.pop()}" if steps else ""
     data = suspect_file(now.diagnosis)
     what = (

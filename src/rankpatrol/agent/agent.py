@@ -351,7 +351,10 @@ class Agent:
         self._orphans.settle(ORPHANS_S)
         ordered = self._ordered()
         stopped = self.desk.state is not None and self.desk.state.diagnosis.verdict in FINAL_VERDICTS
-        reason = f"ordered by {ordered.signal}" if ordered else "finished" if exit_code == 0 else "stopped" if stopped else "failed"
+        last = self._eyes.attempt
+        # Where nobody is left to say how CMD ended, its ranks' own ends do.
+        well = exit_code == 0 or (exit_code is None and last is not None and set(last.exit_statuses().values()) == {0})
+        reason = f"ordered by {ordered.signal}" if ordered else "finished" if well else "stopped" if stopped else "failed"
         if self._spec.attached and exit_code is None:
             reason = "ended"  # nobody whose child it was has told us how
         self._recorder.flush()

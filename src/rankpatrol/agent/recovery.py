@@ -169,11 +169,11 @@ class Recovery:
         return seen.queued_unix_s if isinstance(seen, JobStatus) else None
 
     def was_queued_again(self) -> bool:
-        """True where an earlier run of this job may have left checkpoints.
+        """True where an earlier run of this job may have left checkpoints, or a person says so.
 
         Whoever submits a job from a job hands it all variables: where Slurm answers in time, its own count is believed.
         """
-        if not self._spec.resumes or self._slurm is None:
+        if not self._spec.resumes or self._spec.resume_asked or self._slurm is None:
             return self._spec.resumes
         seen = within({"slurm": self._slurm.describe}, _SLURM_S)["slurm"]
         return not (isinstance(seen, JobStatus) and seen.restarts == 0)

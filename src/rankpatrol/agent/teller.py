@@ -104,7 +104,10 @@ class Teller:
         """The last line to the user."""
         took = say_duration(max(0.0, self._clock.unix_s() - self._spec.started_unix_s))
         self.voice.rest()
-        self.voice.say(f"the job has ended after {took}: {reason}, exit code {exit_code}", "good" if exit_code == 0 else "plain")
+        code = "exit code not known" if exit_code is None else f"exit code {exit_code}"
+        # What a braked job's last lines are is its launcher's own report, of any length.
+        told = "; rankpatrol why tells the rest" if reason == "stopped" else ""
+        self.voice.say(f"the job has ended after {took}: {reason}, {code}{told}", "good" if exit_code == 0 else "plain")
 
     def pause(self, attempt: int, pause: Pause | None) -> None:
         """That nobody acts, or acts again, where that is new."""

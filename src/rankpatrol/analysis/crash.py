@@ -24,6 +24,7 @@ _DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
 _TORN_SAVE = re.compile(r"unexpected pos \d+ vs \d+|PytorchStreamWriter failed writing|basic_ios::clear")
 # A write of torch's is at least a page, and the torn file stays: a disk with more room than this was not full a moment ago.
 _NO_ROOM_BYTES = 1 << 20
+_LINE_MOST = 200
 _GPU_MEMORY = re.compile(r"CUDA out of memory|torch\.OutOfMemoryError|cudaErrorMemoryAllocation")
 
 
@@ -182,7 +183,11 @@ def _cause(snapshot: Snapshot, end: End) -> Cause:
         message = f": {end.failure.message}" if end.failure.message else ""
         phrase = f"raised {end.failure.exception}{message}{_at(end)}"
         return "user_exception", phrase, ("its log ends with that traceback",), ()
-    return "unknown", f"ended with exit code {end.status}", ("its log holds no traceback",), (f"Read the end of rank {end.rank}'s log",)
+    last = next((line.strip() for line in reversed(end.tail) if line.strip()), "")
+    shown = last if len(last) <= _LINE_MOST else f"{last[:_LINE_MOST]}…"
+    said = f" (the last line of its log: {shown})" if shown else ""
+    advice = f"Read the end of rank {end.rank}'s log"
+    return "unknown", f"ended with exit code {end.status}{said}", ("its log holds no traceback",), (advice,)
 
 
 def may_be_a_full_disk(snapshot: Snapshot) -> bool:

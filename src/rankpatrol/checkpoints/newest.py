@@ -76,8 +76,9 @@ def newest_good(directory: Path, verifier: Verifier, *, at_once: int = 1) -> Sel
 
 
 def _lost_steps(good: CheckpointReport | None, rejected: list[CheckpointReport]) -> int | None:
-    """How many steps the newest rejected checkpoint was ahead of the good one."""
-    ahead = max((report.step for report in rejected if report.step is not None), default=None)
+    """How many steps the newest damaged checkpoint was ahead of the good one; what may be none at all has lost nothing."""
+    damaged = (report for report in rejected if report.verdict is not CheckpointVerdict.UNKNOWN)
+    ahead = max((report.step for report in damaged if report.step is not None), default=None)
     if good is None or good.step is None or ahead is None:
         return None
     return max(0, ahead - good.step)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from rankpatrol.act.execute import StepReport, Tell
-from rankpatrol.act.job_steps import in_words
+from rankpatrol.act.job_steps import RequeueJob, in_words
 from rankpatrol.act.plan import AttemptStep
 from rankpatrol.agent.ending import Case, Wish, advice_of, carry_out, plan_of, see, target_of
 from rankpatrol.cli.paths import GivenPath
@@ -69,6 +69,11 @@ def end(
     """  # ruff: ignore[D301] - click reads the control character: keep these lines as they are
     if not requeue and (checkpoints or avoid or keep_suspects or drain):
         raise UsageProblem("these options are for --requeue", help="Add --requeue, or leave --checkpoints, --avoid and --drain out.")
+    if checkpoints and not checkpoints.is_dir():
+        raise BadInput(
+            f"{checkpoints} is no folder that can be seen from here, so no checkpoint in it can be confirmed",
+            help="Nothing was touched. Name the folder as it is on this machine, or leave --checkpoints out where nothing was saved yet.",
+        )
     clock = SystemClock()
     check_node = checked_kubernetes_node if is_kubernetes_id(job) else checked_node
     target = target_of(job, clock)
@@ -125,7 +130,9 @@ def _print_plan(case: Case) -> None:
     where = ", ".join(status.nodes) or "nodes that are not known"
     say(f"job {status.job}: {status.said}, on {where}, restart {status.restarts}")
     say(f"seen: {found.verdict} / {found.cause} ({found.certainty}): {found.sentence}")
-    if sight.absent:
+    if not sight.snapshot.ranks:
+        say("not seen from here: any rank of it")
+    elif sight.absent:
         say(f"not seen from here: {len(sight.absent)} of {len(sight.absent) + len(sight.snapshot.ranks)} ranks")
     if advice := advice_of(case.target, sight):
         say(advice)
@@ -134,6 +141,8 @@ def _print_plan(case: Case) -> None:
         if not isinstance(step, AttemptStep):
             what, whom = in_words(step)
             say(f"  {what} ({whom})")
+    if any(isinstance(step, RequeueJob) for step in case.plan.steps) and status.may_requeue is False:
+        say("this will be refused: the job was submitted so that it may not be queued again")
 
 
 def _finish(case: Case, steps: list[StepReport], done: bool | None, *, as_json: bool) -> None:

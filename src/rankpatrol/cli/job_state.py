@@ -89,6 +89,7 @@ class JobState(Record, frozen=True, kw_only=True):
     ended: str | None = None
     attempt: Count | None = None
     step: Count | None = None
+    world_size: Count | None = None
     ranks: tuple[RankRow, ...] = ()
     groups: tuple[GroupRow, ...] = ()
     bindings: tuple[BindingRow, ...] = ()

@@ -110,6 +110,9 @@ def call(arguments: list[str]) -> int:
 
 def _show(problem: click.UsageError) -> None:
     """What click has to say of wrong words, which may come from anywhere (a file's name, another program)."""
+    if isinstance(problem, click.exceptions.NoArgsIsHelpError):
+        say(problem.format_message(), err=True)  # the whole help
+        return
     if problem.ctx is not None:
         say(f"{problem.ctx.get_usage()}\nTry '{problem.ctx.command_path} --help' for help.\n", err=True)
     say(f"Error: {problem.format_message()}", err=True)

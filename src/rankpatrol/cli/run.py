@@ -40,12 +40,18 @@ from rankpatrol.launch.torchrun_words import past_the_shim
     envvar="RANKPATROL_EXCHANGE",
     help="Where the nodes of a job meet: nats://[TOKEN@]HOST:PORT of the first.  [default: as the job directory says]",
 )
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="The first attempt, too, goes on from the newest good checkpoint: for jobs that are started again from outside.",
+)
 @click.option("--record", is_flag=True, help="Keep what the judge saw, for `rankpatrol replay`: JOBDIR/recording.jsonl.")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="CMD...")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="CMD...")
 def run(
     job_dir: Path | None,
     config: Path | None,
     record: bool,
+    resume: bool,
     run_id: str | None,
     exchange: str | None,
     command: tuple[str, ...],
@@ -54,19 +60,22 @@ def run(
     """Start CMD (torchrun …, or any other command) under patrol, and end with its exit code.
 
     CMD's words are passed on as they are, but for {checkpoint}: each attempt gets the checkpoint to resume from there, the first
-    one an empty word, unless Slurm has queued the job again. The same path is in the environment as RANKPATROL_RESUME_FROM.
+    one an empty word, unless Slurm has queued the job again, or with --resume. The same path is in the environment as
+    RANKPATROL_RESUME_FROM.
 
     \b
     rankpatrol run torchrun --nproc-per-node 4 train.py
     rankpatrol run --checkpoints ckpt/ torchrun --nproc-per-node 8 train.py --resume {checkpoint}
     """  # ruff: ignore[D301] - click reads the control character: keep these lines as they are
-    words = command[1:] if command[0] == "--" else command
+    words = command[1:] if command[:1] == ("--",) else command
     if not words:
         raise UsageProblem("there is no command to run", help="Write it last: rankpatrol run torchrun --nproc-per-node 4 train.py")
     check_command(words)
     settings = settled(config, given)
     checkpoints: Path | None = settings["checkpoints"]
     _check_checkpoints(checkpoints, words)
+    if resume and checkpoints is None:
+        raise UsageProblem("--resume, but no checkpoints are known", help="Add --checkpoints DIR: where the training saves.")
     part = node_part(words, os.environ, Given(run_id=run_id, exchange=exchange))
     folder = make_job_dir(job_dir or settings["jobs_dir"] / _folder_name(words, run_id, part), part, which_restart(os.environ))
     run_dir = RunDir.create()
@@ -85,7 +94,8 @@ def run(
         cluster=part,
         metrics=settings["metrics"],
         metrics_textfile=str(settings["metrics_textfile"].absolute()) if settings["metrics_textfile"] else None,
-        resumes=bool(which_restart(os.environ)),
+        resumes=resume or bool(which_restart(os.environ)),
+        resume_asked=resume,
         restarts_in_place=restarts_in_place(words, {**os.environ, **extra}),
         budget=budget(settings),
     )

@@ -125,6 +125,8 @@ def _health(state: JobState, age_s: float) -> ExitCode:
     if age_s > STALE_S:
         return ExitCode.UNKNOWN
     incident = _open_incident(state)
+    if incident is None and _unseen(state):
+        return ExitCode.UNKNOWN
     if incident is None:
         return ExitCode.WARNING if state.asides else ExitCode.OK
     return ExitCode.WARNING if incident.stage == "alerted" else ExitCode.CRITICAL
@@ -134,14 +136,23 @@ def _open_incident(state: JobState) -> OpenIncident | None:
     return None if state.incident is None or state.incident.stage == "closed" else state.incident
 
 
+def _unseen(state: JobState) -> int:
+    """How many ranks nobody has registered: they have not started yet, or run where nobody looks."""
+    return max(0, (state.world_size or 0) - len(state.ranks)) if state.ranks and not state.ended else 0
+
+
 def _print_status(folder: Path, state: JobState, age_s: float) -> None:
     console = Console(soft_wrap=True)
     ended = f"ended: {state.ended}" if state.ended else "running"
-    console.print(shown(f"{state.job} · {ended} · attempt {state.attempt} · step {state.step} · policy {state.policy}"))
+    step = "" if state.step is None else f" · step {state.step}"
+    console.print(shown(f"{state.job} · {ended} · attempt {state.attempt}{step} · policy {state.policy}"))
     if age_s > STALE_S and not state.ended:
         console.print(shown(f"no agent has reported for {say_duration(age_s)}: what follows is old", "yellow"))
     if (incident := _open_incident(state)) is not None:
         console.print(shown(f"incident {incident.incident} ({incident.stage}): {incident.diagnosis.sentence}", "bold"))
+    if unseen := _unseen(state):
+        words = f"{unseen} of {state.world_size} ranks are not seen, so nothing is judged: they have not started, or nobody looks there"
+        console.print(shown(words, "yellow"))
     _print_standing(console, folder, state)
     for aside in state.asides:
         console.print(shown(f"incident {aside.incident}, nothing is done about it: {aside.diagnosis.sentence}", "yellow"))

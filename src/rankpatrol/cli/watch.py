@@ -27,6 +27,7 @@ from rankpatrol.launch.parent import make_job_dir
 from rankpatrol.launch.rundir import JobSpec
 from rankpatrol.schedulers.kubernetes_words import is_kubernetes_id
 from rankpatrol.system.clock import SystemClock
+from rankpatrol.system.process import identify, is_hidden
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 # Looks at so many jobs at once: each takes seconds, for the most part of waiting, and some CPU for the stacks.
@@ -86,6 +87,10 @@ def watch(
         raise UsageProblem("--record goes with a watch that goes on", help="Leave --once out: some seconds are no recording.")
     settings = settled(config, given)
     in_pods = job is not None and is_kubernetes_id(job)
+    if pid is not None and identify(pid) is None and not is_hidden(pid):
+        raise BadInput(
+            f"there is no process {pid}", help="Its launcher's number is in `ps -ef | grep torchrun`; --all finds all jobs of this node."
+        )
     wanted = Wanted(pids=pids_of_job(job or "")) if in_pods else Wanted(pid=pid, job=job)
     jobs, found = look_around(wanted)
     if job is not None and not jobs and not in_pods:

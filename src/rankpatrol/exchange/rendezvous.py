@@ -123,5 +123,6 @@ def _why_not(found: Rendezvous | Missing | None, job_dir: Path, deadline_s: floa
     if isinstance(found, Missing):
         return f"the job directory does not answer ({found.reason}): {job_dir}"
     if found is None:
-        return f"no hub has said where it is {waited} ({job_dir / NAME}): was the first node started, with the same job directory?"
+        asked = "was it started, with the same job directory, and has it a nats-server?"
+        return f"the first node has not said where it is {waited} ({job_dir / NAME}): {asked}"
     return f"only an earlier run has said where its hub was {waited} ({job_dir / NAME}, on {found.hub})"

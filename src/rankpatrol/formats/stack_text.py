@@ -63,13 +63,19 @@ _WORLD_SIZE = re.compile(r"(?<![A-Za-z_])(?:world[_ -]?size|nranks|num_ranks)\W{
 _LONG, _PROBES, _PROBE_CHARS = 4 << 20, 400, 500
 _WORDS = ("Thread", "thread", "File ", "#0 ", "[<", '"frames"', "TID ")
 _FEWEST_LINES = 2
+# How a process ends that somebody else ended.
+INTERRUPTED = re.compile(r"\S*(?:KeyboardInterrupt|SystemExit|SignalException|Terminated|TimeoutExpired)")
 _RAISED = re.compile(r"^(?:\[\w+\]:? ?)?(?:[\w.]+\.)?\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)")
 
 
 def _is_a_log(parsed: ToldStacks) -> bool:
-    """Tracebacks that end in the exception they belong to are a log's, not stacks of what is running."""
+    """Tracebacks that end in the exception they belong to are a log's, not stacks of what is running.
+
+    Whoever was interrupted shows where it stood, though, and one stack of a rank that stands makes the others' exceptions a part of it.
+    """
     return any(_RAISED.match(line) for line in parsed.context) and all(
-        process.header == Header() or not process.threads for process in parsed.processes
+        process.header == Header() or not process.threads or (process.raised is not None and not INTERRUPTED.match(process.raised))
+        for process in parsed.processes
     )
 
 

@@ -68,7 +68,8 @@ class Cluster(Record, frozen=True, kw_only=True):
 class JobSpec(Record, frozen=True, kw_only=True):
     """What `rankpatrol run` was asked to do, or (`attached`) `rankpatrol watch` of a job that runs already. `job_dir` is absolute.
 
-    `resumes`: its scheduler has started the job again, so that its first attempt goes on from the newest checkpoint as every other does.
+    `resumes`: its first attempt goes on from the newest checkpoint as every other does, since its scheduler has started the job again, or
+    since a person has asked for it (`resume_asked`).
     `restarts_in_place` is how often torchrun starts the ranks again, None where CMD is no torchrun. `metrics`: where to serve them
     (ADDR:PORT); `metrics_textfile`: the folder to write them into, absolute.
     """
@@ -88,6 +89,7 @@ class JobSpec(Record, frozen=True, kw_only=True):
     metrics: str | None = None
     metrics_textfile: str | None = None
     resumes: bool = False
+    resume_asked: bool = False
     restarts_in_place: int | None = None
     budget: Budget = Budget()
 

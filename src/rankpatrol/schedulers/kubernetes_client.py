@@ -267,6 +267,7 @@ class _Review(Record, frozen=True):
     status: _ReviewStatus
 
 
+_NAME_IT = "Set KUBECONFIG to the file that kubectl uses, or unset it: ~/.kube/config is taken then."
 _RIGHTS = "examples/kubernetes/rbac.yaml has the rights that are needed; `rankpatrol doctor` tells which of them are there."
 
 
@@ -285,6 +286,7 @@ def _configuration() -> "Configuration":
     made = client.Configuration()
     way = way_in()
     if way == "kubeconfig":
+        _check_there(_kubeconfig(os.environ))
         config.load_kube_config(config_file=_kubeconfig(os.environ), client_configuration=made)  # type: ignore[no-untyped-call]  # its own module has no types
     elif way == "pod":
         config.load_incluster_config(client_configuration=made)  # type: ignore[no-untyped-call]  # as above
@@ -293,6 +295,13 @@ def _configuration() -> "Configuration":
     # A deed that was not answered must be read back, not done again behind our back.
     made.retries = False
     return made
+
+
+def _check_there(kubeconfig: str) -> None:
+    """Files that are not there are left out by the client, and the rest is enough for it."""
+    files = [file for file in kubeconfig.split(os.pathsep) if file]
+    if not any(Path(file).exists() for file in files):
+        raise KubernetesAbsent(f"KUBECONFIG names {', '.join(files)}, and no such file is there", help=_NAME_IT)
 
 
 def _whole(response: Any) -> bytes:

@@ -11,11 +11,10 @@ from rankpatrol.analysis.natives import native_call
 from rankpatrol.core.records import Missing, ProcessId, Record
 from rankpatrol.core.snapshot import Frame, ProcessSample, RankSample, Snapshot, Stack, SystemCall, ThreadStack
 from rankpatrol.formats.stack_marks import ToldProcess
-from rankpatrol.formats.stack_text import ToldStacks
+from rankpatrol.formats.stack_text import INTERRUPTED, ToldStacks
 
 _NOT_TOLD = Missing("the text does not tell")
 _LOADER_ROLE = re.compile(r"worker|loader", re.IGNORECASE)
-_INTERRUPTED = re.compile(r"\S*(?:KeyboardInterrupt|SystemExit|SignalException|Terminated|TimeoutExpired)")
 _NO_STATE = "?"
 _MOST_THREADS = 4096
 # The old launcher passed each process its number.
@@ -120,7 +119,7 @@ def _raised(told: ToldStacks) -> tuple[tuple[int, str], ...]:
     return tuple(
         (process.header.rank, process.raised)
         for process in told.processes
-        if process.raised and process.header.rank is not None and not _INTERRUPTED.match(process.raised)
+        if process.raised and process.header.rank is not None and not INTERRUPTED.match(process.raised)
     )
 
 

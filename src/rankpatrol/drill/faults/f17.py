@@ -1,16 +1,12 @@
 """F17: one rank does more in each step than the others, who wait for it."""
 
-import os
-
-from rankpatrol.core.errors import CommandFailed
 from rankpatrol.drill.faults.at_call import AtCall
+from rankpatrol.drill.faults.free_cpus import FreeCpus
 from rankpatrol.drill.faults.port import Expectation, Moment
 from rankpatrol.drill.scene import Scene
 
 # What is usual must be known first: a slow start teaches nothing.
 USUAL_STEPS = 90
-# The load, by CPUs, from which on whoever computes is late for want of one.
-_BUSY = 1.5
 
 
 class HalfAsSlowAgain(AtCall):
@@ -51,17 +47,7 @@ class ComputesMore(ThreeTimesAsSlow):
     do = "augment"
 
     def __init__(self) -> None:
-        self._may_prove = False
+        self._cpus = FreeCpus(most=0.5)
 
-    def strike(self, scene: Scene, moment: Moment) -> None:  # ruff: ignore[ARG002] - the port's words
-        if not self._may_prove:
-            self._may_prove = cpus_are_free()
-
-
-def cpus_are_free() -> bool:
-    """True; raises CommandFailed where others take this machine's CPUs already, so that nothing could be told from them."""
-    load, cpus = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    if load > _BUSY * cpus:
-        why = f"the machine is short of CPUs already (load {load:.0f} on {cpus}): what the drill takes would not show"
-        raise CommandFailed(why, help="Run this drill where nothing else runs.")
-    return True
+    def strike(self, scene: Scene, moment: Moment) -> None:
+        self._cpus.watch(moment.step, self.step(scene))
