@@ -6,8 +6,10 @@ import pytest
 from test_drill_score import ONSET_UNIX_S, outcome
 
 from rankpatrol.core.errors import CommandFailed
+from rankpatrol.core.records import Missing
 from rankpatrol.drill.events import Event
-from rankpatrol.drill.faults import make
+from rankpatrol.drill.faults import free_cpus, make
+from rankpatrol.drill.faults.f17 import USUAL_STEPS
 from rankpatrol.drill.faults.port import Expectation, Moment
 from rankpatrol.drill.scene import draw
 from rankpatrol.drill.score import Bars, score
@@ -102,6 +104,19 @@ def test_programs_that_take_the_cpus_are_gone_after_the_run(tmp_path, monkeypatc
 @pytest.mark.parametrize("fault_id", ["F17-cpu", "F19"])
 def test_where_others_have_taken_the_cpus_already_the_drill_says_so(fault_id, tmp_path, monkeypatch):
     monkeypatch.setattr("os.getloadavg", lambda: (1e4, 0.0, 0.0))
-    scene = draw(tmp_path, seed="s", ranks=4, steps=260)
+    monkeypatch.setattr(free_cpus, "pressure_s", lambda _: Missing("no pressure accounting"))
+    scene, fault = draw(tmp_path, seed="s", ranks=4, steps=260), make(fault_id)
+    fault.strike(scene, Moment(step=0, keeper_pid=1))
     with pytest.raises(CommandFailed, match="short of CPUs already"):
-        make(fault_id).strike(scene, Moment(step=0, keeper_pid=1))
+        fault.strike(scene, Moment(step=80, keeper_pid=1))
+
+
+@pytest.mark.parametrize("fault_id", ["F17-cpu", "F19"])
+def test_what_waits_for_a_cpu_before_the_fault_is_what_counts(fault_id, tmp_path, monkeypatch):
+    waited_s = iter([5.0, 1e6])
+    monkeypatch.setattr(free_cpus, "pressure_s", lambda _: next(waited_s))
+    scene, fault = draw(tmp_path, seed="s", ranks=4, steps=260), make(fault_id)
+    for step in (0, 40, USUAL_STEPS + scene.step - 30):
+        fault.strike(scene, Moment(step=step, keeper_pid=1))
+    with pytest.raises(CommandFailed, match="of the time before the fault something waited for one"):
+        fault.strike(scene, Moment(step=USUAL_STEPS + scene.step, keeper_pid=1))

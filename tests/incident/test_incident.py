@@ -221,10 +221,13 @@ def test_no_order_of_events_acts_before_a_seal_or_under_observe(events, policy):
 
 @given(EVENTS, st.sampled_from([ACT, ASK]))
 def test_after_a_pause_no_order_of_events_acts_without_a_fresh_look_and_a_fresh_seal(events, policy):
-    fresh = True
+    fresh, told = True, False
     for event, instructions in zip(events, live(*events, policy=policy)[1], strict=True):
-        if event in {HELD, NAMED}:
-            fresh = event == NAMED
+        if event == NAMED:
+            fresh = True
+        if event == HELD and told:  # it is the answer to an order: where none was given, nothing was held
+            fresh = False
+        told = (told and event not in {HELD, NAMED}) or any(isinstance(instruction, CarryOut) for instruction in instructions)
         if any(instruction == SealEvidence(fresh=True) for instruction in instructions):
             fresh = True
         assert fresh or not any(isinstance(instruction, CarryOut) for instruction in instructions)

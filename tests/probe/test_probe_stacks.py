@@ -80,10 +80,10 @@ import os, sys
 child = os.fork()
 if child == 0:
     def reads_a_shard():
+        print(os.getpid(), flush=True)
         sys.stdin.readline()
     reads_a_shard()
     os._exit(0)
-print(child, flush=True)
 os.wait()
 """
 

@@ -10,6 +10,7 @@ from rankpatrol.agent.checkpoint_watch import verified
 from rankpatrol.agent.crash_watch import look_at_crash
 from rankpatrol.agent.desk import IncidentDesk
 from rankpatrol.agent.eyes import Eyes, all_joined
+from rankpatrol.agent.launcher_watch import LauncherWatch
 from rankpatrol.agent.looking import forbidden, look_closely
 from rankpatrol.agent.metrics_post import Keeper, MetricsPost, agent_now, keeper_of, post_of
 from rankpatrol.agent.nodes.others import Alone, Others
@@ -46,7 +47,6 @@ from rankpatrol.launch.left_behind import FOR_GOOD, MOST_S
 from rankpatrol.launch.rundir import JobSpec, LauncherExit, OrderedEnd, Released, ResumePoint, RunDir
 from rankpatrol.system.clock import Clock
 from rankpatrol.system.files import write_atomic
-from rankpatrol.system.process import identify
 
 # What a job left is looked for before its records go: three scans, and most processes end at SIGTERM.
 ORPHANS_S = 6.0
@@ -63,6 +63,7 @@ class Agent:
     def __init__(self, spec: JobSpec, run_dir: RunDir, clock: Clock, voice: Voice, others: Others = _ALONE) -> None:
         self._spec, self._run_dir, self._clock, self._others = spec, run_dir, clock, others
         self._roster = Roster(run_dir, others)
+        self._launcher = LauncherWatch(run_dir, clock)
         self._teller = Teller(spec, run_dir, clock, voice)
         self._eyes = Eyes(spec.job, Path(spec.job_dir), clock, others)
         self._recovery = Recovery(spec, run_dir, self._eyes, clock, self._teller)
@@ -139,9 +140,8 @@ class Agent:
         """True once CMD has ended; the last events are then written."""
         if not self._run_dir.path.exists():
             return True  # somebody removed it: there is nothing left to follow, and nowhere to write
-        ended = self._run_dir.read("launcher_exit.json", LauncherExit)
-        launcher = self._run_dir.launcher()
-        if ended is None and (launcher is None or identify(launcher.pid) == launcher):
+        ended = self._launcher.told()
+        if ended is None and not self._launcher.gone():
             return False
         if self._waits_for_last_words():
             return False
@@ -351,12 +351,9 @@ class Agent:
         self._orphans.settle(ORPHANS_S)
         ordered = self._ordered()
         stopped = self.desk.state is not None and self.desk.state.diagnosis.verdict in FINAL_VERDICTS
-        last = self._eyes.attempt
-        # Where nobody is left to say how CMD ended, its ranks' own ends do.
-        well = exit_code == 0 or (exit_code is None and last is not None and set(last.exit_statuses().values()) == {0})
+        well = exit_code == 0 or (exit_code is None and self._eyes.attempt is not None and self._eyes.attempt.ended_well())
         reason = f"ordered by {ordered.signal}" if ordered else "finished" if well else "stopped" if stopped else "failed"
-        if self._spec.attached and exit_code is None:
-            reason = "ended"  # nobody whose child it was has told us how
+        reason = "ended" if self._spec.attached and exit_code is None else reason  # nobody whose child it was has told us how
         self._recorder.flush()
         self._teller.job_ends(self._eyes.attempt.number if self._eyes.attempt else 0, exit_code, reason)
         self._write_state(ended=reason)

@@ -42,6 +42,10 @@ class Attempt(Record, frozen=True, kw_only=True):
         """True when every rank that started has ended."""
         return bool(self.places) and all(place.rank in self.exits or place.rank in self.gone for place in self.places)
 
+    def ended_well(self) -> bool:
+        """True when all its ranks have ended with 0: where nobody is left to say how CMD ended, that does."""
+        return self.complete() and set(self.exit_statuses().values()) == {0}
+
     def exit_statuses(self) -> dict[int, int | None]:
         """How each rank ended; None where its shim could not say, or where it runs still."""
         return {place.rank: self.exits[place.rank].exit_status if place.rank in self.exits else None for place in self.places}

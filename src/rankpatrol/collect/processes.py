@@ -32,8 +32,8 @@ def sample_process(pid: int, *, with_files: bool) -> ProcessSample | Missing:
 class Glances:
     """What each round reads of every rank: counters, state, names of threads. A fifth of the cost of a whole sample.
 
-    Threads hardly ever change in a training, and their names cost more than all else: they are read again where their number changes, in
-    the rounds after that (a thread is named a moment after it has begun), and every tenth round.
+    Threads hardly ever change in a training, and their names cost more than all else: they are read again where one has come or gone,
+    in the round after that (a thread is named a moment after it has begun), and every tenth round.
     """
 
     def __init__(self) -> None:
@@ -49,12 +49,11 @@ class Glances:
         self._names.clear()
 
     def _not_asked(self, process: ProcessDirectory, _state: str) -> "_Doings":
-        known, count = self._names.get(process.pid), process.thread_count()
-        if known is None or isinstance(count, Missing) or known.threads != count or known.rounds_left == 0:
-            settled = known is not None and known.threads == count
-            names = process.thread_names()
-            said = () if isinstance(names, Missing) else names
-            known = _Names(said, -1 if isinstance(count, Missing) else count, _ROUNDS_SETTLED if settled else 0)
+        known, listed = self._names.get(process.pid), process.entries("task")
+        threads = () if isinstance(listed, Missing) else tuple(listed)
+        if known is None or known.threads != threads or known.rounds_left == 0:
+            settled = known is not None and known.threads == threads
+            known = _Names(process.names_of(threads), threads, _ROUNDS_SETTLED if settled else 0)
         else:
             known = known._replace(rounds_left=known.rounds_left - 1)
         self._names[process.pid] = known
@@ -63,7 +62,7 @@ class Glances:
 
 class _Names(NamedTuple):
     names: tuple[str, ...]
-    threads: int
+    threads: tuple[str, ...]
     rounds_left: int
 
 

@@ -84,18 +84,8 @@ class ProcessDirectory:
                 found[int(name)] = thread_state(stat)
         return found
 
-    def thread_count(self) -> int | Missing:
-        """How many threads it has, by one call: each is a folder in `task`, and counted among its links (proc_task_getattr)."""
-        try:
-            return os.stat("task", dir_fd=self._descriptor).st_nlink - 2
-        except OSError as problem:
-            return self._missing("task", problem)
-
-    def thread_names(self) -> tuple[str, ...] | Missing:
-        """Every thread's name. For the kernel that is much less work than its state."""
-        threads = self.entries("task")
-        if isinstance(threads, Missing):
-            return threads
+    def names_of(self, threads: tuple[str, ...]) -> tuple[str, ...]:
+        """The names of these threads (of `task`); one that has ended meanwhile is left out. For the kernel less work than their states."""
         names = (self.read(f"task/{thread}/comm", 64) for thread in threads)
         return tuple(name.decode(errors="replace").rstrip("\n") for name in names if not isinstance(name, Missing))
 

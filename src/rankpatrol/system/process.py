@@ -49,6 +49,15 @@ def identify(pid: int) -> ProcessId | None:
     return ProcessId(boot_id(), pid, int(fields[19]))
 
 
+def has_ended(process: ProcessId) -> bool:
+    """True where it is gone or a zombie: in a container whose first process reaps nobody, an orphan stays one for good."""
+    try:
+        fields = stat_fields(read_stat(process.pid))
+    except (OSError, ValueError):
+        return not is_hidden(process.pid)
+    return int(fields[19]) != process.start_ticks or fields[0] in {"Z", "X", "x"}
+
+
 def is_hidden(pid: int) -> bool:
     """True where a process is there that /proc does not show us (its hidepid option): signal 0 asks without a signal (kill(2))."""
     if identify(pid) is not None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from rankpatrol.agent.agent import Agent
+from rankpatrol.agent.launcher_watch import LauncherWatch
 from rankpatrol.agent.nodes.meeting import Seat
 from rankpatrol.agent.nodes.others import CutOff
 from rankpatrol.agent.nodes.service import NodeService
@@ -13,9 +14,8 @@ from rankpatrol.agent.taking_up import take_up
 from rankpatrol.agent.voice import Voice
 from rankpatrol.core.durations import say_duration
 from rankpatrol.launch.nodes import plain_name
-from rankpatrol.launch.rundir import Cluster, JobSpec, LauncherExit, RunDir
+from rankpatrol.launch.rundir import Cluster, JobSpec, RunDir
 from rankpatrol.system.clock import Clock
-from rankpatrol.system.process import identify
 
 _TELL_EVERY_S = 1.0
 # A hub that is started again is back after five; until then nobody need worry.
@@ -28,6 +28,7 @@ class Follower:
 
     def __init__(self, spec: JobSpec, cluster: Cluster, run_dir: RunDir, clock: Clock, voice: Voice) -> None:
         self._spec, self._node, self._run_dir, self._clock, self._voice = spec, cluster.node, run_dir, clock, voice
+        self._launcher = LauncherWatch(run_dir, clock)
         self._alone: Agent | None = None
         self._service = NodeService(spec, run_dir, cluster.node, clock)
         self._seat = Seat(spec, cluster, run_dir, clock, self._service.answer)
@@ -55,9 +56,7 @@ class Follower:
         """True once this node's CMD has ended, and the hub has been told."""
         if not self._run_dir.path.exists():
             return True
-        ended = self._run_dir.read("launcher_exit.json", LauncherExit)
-        launcher = self._run_dir.launcher()
-        if ended is None and (launcher is None or identify(launcher.pid) == launcher):
+        if self._launcher.told() is None and not self._launcher.gone():
             return False
         self._seat.tell(self._service.state())
         self._seat.close()
