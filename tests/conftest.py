@@ -1,7 +1,7 @@
 """Tests begin as in a terminal, however the run was started: a background shell ignores SIGINT and SIGQUIT, nohup SIGHUP.
 
 They leave nothing in the memory of nodes of whoever runs them. How long an example takes on a busy machine says nothing about it.
-With FIXED_EXAMPLES (.ci/run) property tests take the same examples each time: whether a change lands is no matter of luck.
+With FIXED_EXAMPLES (.ci/run) property tests take the same examples each time, and fewer: whether a change lands is no matter of luck.
 """
 
 import os
@@ -10,7 +10,13 @@ import signal
 from hypothesis import HealthCheck, settings
 
 FIXED = "FIXED_EXAMPLES" in os.environ
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=FIXED)
+settings.register_profile(
+    "any machine",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=FIXED,
+    max_examples=25 if FIXED else 100,
+)
 settings.load_profile("any machine")
 
 os.environ["RANKPATROL_LEMONS"] = ""
