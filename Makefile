@@ -30,7 +30,7 @@ demo: $(VENV)/.train ## a real 4-rank training hangs, is diagnosed, sealed, ende
 	$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev ## set up and run all tests
-	$(BIN)/python -m pytest -m 'not ranks' -n 2
+	$(BIN)/python -m pytest -m 'not ranks' -n 3
 	$(BIN)/python -m pytest -m ranks
 
 lint: $(VENV)/.dev ## style, types, and who may import whom
