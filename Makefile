@@ -31,7 +31,7 @@ demo: $(VENV)/.train ## a real 4-rank training hangs, is diagnosed, sealed, ende
 
 test: $(VENV)/.dev ## set up and run all tests
 	$(BIN)/python -m pytest -m 'not ranks' -n 3
-	$(BIN)/python -m pytest -m ranks
+	$(BIN)/python -m pytest -m ranks -n 2
 
 lint: $(VENV)/.dev ## style, types, and who may import whom
 	$(BIN)/ruff format --check .
