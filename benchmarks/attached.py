@@ -15,10 +15,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from overhead import TICKS, quiet, training
+from overhead import quiet, training
+
+from exchange import TICKS
 
 WINDOW_S, SETTLED_S = 12.0, 4.0
 WATCHED_S, LEARNED_S = 60.0, 40.0
@@ -28,7 +30,8 @@ class Steps:
     """The times at which rank 0 told a step."""
 
     def __init__(self, job: "subprocess.Popen[str]") -> None:
-        self._job, self.told = job, [0.0][:0]
+        self._job = job
+        self.told: list[float] = []
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
@@ -95,10 +98,7 @@ def step_times(folder: Path, windows: int) -> None:
         for number in range(windows):
             means = {}
             for which in ("without", "with") if number % 2 else ("with", "without"):
-                if which == "with":
-                    with watched(pid, folder):
-                        means[which] = window(steps)
-                else:
+                with watched(pid, folder) if which == "with" else nullcontext():
                     means[which] = window(steps)
             ratios.append(means["with"] / means["without"])
             without, with_it = (means[which] * 1e3 for which in ("without", "with"))

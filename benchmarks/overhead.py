@@ -12,10 +12,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from exchange import cpu_s
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 STEPS, WARM_UP = 150, 20
 WATCHED_S = 30.0
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def training(folder: Path, *, ranks: int, steps: int, step_s: float, workers: int) -> list[str]:
@@ -75,11 +76,6 @@ def agents_cost(command: list[str], job_dir: Path) -> tuple[float, float]:
 def steps_go_on(events: Path) -> bool:
     told = events.read_text().splitlines() if events.exists() else []
     return sum('"progress"' in line for line in told) > 5
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def main() -> None:

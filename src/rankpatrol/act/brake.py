@@ -32,8 +32,9 @@ class Signature(Record, frozen=True, kw_only=True):
         """
         if (self.cause, self.place) != (other.cause, other.place):
             return False
-        known = {self.step, other.step} - {None}
-        return len(known) <= 1 if self.place is not None else None not in {self.step, other.step} and len(known) == 1
+        if self.place is None:
+            return self.step is not None and self.step == other.step
+        return self.step == other.step or None in {self.step, other.step}
 
 
 class Failure(Record, frozen=True, kw_only=True):

@@ -5,18 +5,16 @@ nothing is to be hidden in stays the very same object, and each line of code is 
 """
 
 import enum
-from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from rankpatrol.core.snapshot import Frame
-from rankpatrol.evidence.redact import redact_command, redact_json, redact_lines, redact_text, redact_value
+from rankpatrol.evidence.redact import redact_json, redact_text, redact_texts, redact_value
 from rankpatrol.evidence.secret_names import names_secret
 
 T = TypeVar("T")
 _NUMBERS = frozenset({int, float, bool, type(None)})
-_LISTS: dict[str, Callable[[Sequence[str]], tuple[str, ...]]] = {"command": redact_command, "argv": redact_command, "tail": redact_lines}
 
 
 def clean(record: T) -> T:
@@ -63,7 +61,7 @@ class _Cleaner:
         if not value:
             return value
         if all(type(item) is str for item in value):
-            return self._same_or(value, _LISTS.get(name, _texts)([_whole(item) for item in value]))
+            return self._same_or(value, redact_texts([_whole(item) for item in value], name))
         if type(value[0]) is Frame:
             return self._frames_of(value)
         return self._same_or(value, [self.of(item, name) for item in value])
@@ -77,10 +75,6 @@ class _Cleaner:
     @staticmethod
     def _same_or(value: Any, new: Any) -> Any:
         return value if (made := type(value)(new)) == value else made
-
-
-def _texts(items: Sequence[str]) -> tuple[str, ...]:
-    return tuple(redact_text(item) for item in items)
 
 
 def _whole(text: str) -> str:

@@ -98,21 +98,31 @@ def redact_command(arguments: Sequence[str]) -> tuple[str, ...]:
     return tuple(redacted)
 
 
+def redact_texts(texts: Sequence[str], name: str) -> tuple[str, ...]:
+    """Texts that stand under this name: those of `command` and `argv` are one command line, those of `tail` consecutive lines of a log."""
+    match name:
+        case "command" | "argv":
+            return redact_command(texts)
+        case "tail":
+            return redact_lines(texts)
+        case _:
+            return tuple(redact_text(text) for text in texts)
+
+
 def redact_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """A process's environment: values under a name that smells of a secret go, the others are read as free text."""
     return {name: redact_value(value) if names_secret(name) else redact_text(value) for name, value in environment.items()}
 
 
 def redact_json(value: Any, key: str = "") -> Any:
-    """Any JSON-able value; `command` and `argv` are read as command lines, `tail` as consecutive lines of a log."""
+    """Any JSON-able value, which stands under this key."""
     match value:
         case str():
             return redact_text(value)
         case dict():
             return {_redact_key(name): _redact_member(name, member) for name, member in value.items()}
         case list() | tuple() if value and all(isinstance(item, str) for item in value):
-            readers = {"command": redact_command, "argv": redact_command, "tail": redact_lines}
-            return list(readers[key](value)) if key in readers else [redact_text(item) for item in value]
+            return list(redact_texts(value, key))
         case list() | tuple():
             return [redact_json(item, key) for item in value]
         case _:
