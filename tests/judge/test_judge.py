@@ -167,6 +167,14 @@ def test_a_verdict_waits_for_patience_and_comes_soon_after():
     assert 50.0 <= judged_at_s <= 56.0
 
 
+def test_a_verdict_comes_in_the_round_in_which_patience_is_over():
+    for patience_s in range(15, 31):
+        court = Court(Policy(patience_s=float(patience_s)))
+        court.run(10)
+        court.moving = set()
+        assert first(court.run(40), Judged) == 10 + patience_s
+
+
 def test_there_is_one_suspicion_and_one_verdict_however_long_it_lasts():
     court = Court()
     court.run(10)

@@ -22,6 +22,8 @@ from rankpatrol.system.process import is_hidden
 
 _STACKS_S = 8.0
 _LOG_S = 1.0
+# A local file takes milliseconds; one that does not answer costs a round no more than this.
+_LIGHT_LOG_S = 0.05
 # A minute of looks: a loop is told from work by what never changes in all of them.
 _LOOKS_KEPT = 12
 # A look at 8000 ranks and their loaders is 200 MB: of that many only as many are kept as tell a spin (analysis/work.py).
@@ -70,7 +72,10 @@ class Eyes:
         self.processes.clear()
         self.marks.clear()
         self.logs.clear()
-        own = tuple(activity for record in self._records() if (activity := self._activity(record)) is not None)
+        records = self._records()
+        # A step told half a second late would stand for progress when nobody moves any more.
+        self._logs.refresh(_LIGHT_LOG_S)
+        own = tuple(activity for record in records if (activity := self._activity(record)) is not None)
         return (*own, *self._light_elsewhere())
 
     def look(self, *, full: bool = False) -> Snapshot:

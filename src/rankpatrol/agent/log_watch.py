@@ -9,7 +9,8 @@ from rankpatrol.core.snapshot import LogSample
 from rankpatrol.system.background import Rounds
 from rankpatrol.system.clock import Clock
 
-_EVERY_S = 0.5
+# Every round asks for them; this is for who does not.
+_EVERY_S = 2.0
 _OLD_S = 10.0
 Read = tuple[float, dict[str, LogSample | Missing]]
 

@@ -1,5 +1,7 @@
 """The judge keeps time: who stands still for how long, whether looks agree, and when patience is over."""
 
+import math
+
 import msgspec
 
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
@@ -109,11 +111,19 @@ def _observe(state: JudgeState, at_s: float, policy: Policy) -> tuple[JudgeState
     still = _still(state, at_s, policy)
     if not still:
         return _calm(_learned(state, at_s)), (Resumed(at_s=at_s),) if state.suspected else ()
-    if state.looked_at_s is not None and at_s - state.looked_at_s < _look_again_after_s(state, policy):
+    if state.looked_at_s is not None and at_s < min(
+        state.looked_at_s + _look_again_after_s(state, policy), _patience_ends_s(state, policy)
+    ):
         return state, ()
     longest = max(still, key=lambda seen: seen.still_s)
     why = f"rank {longest.activity.rank} has not stirred for {longest.still_s:.0f} s"
     return msgspec.structs.replace(state, looked_at_s=at_s, silent_since_s=longest.stirred_at_s), (LookCloser(why=why),)
+
+
+def _next_look_s(state: JudgeState, policy: Policy) -> float:
+    if state.looked_at_s is None:
+        return 0.0
+    return min(state.looked_at_s + _look_again_after_s(state, policy), _patience_ends_s(state, policy))
 
 
 def _look_again_after_s(state: JudgeState, policy: Policy) -> float:
@@ -121,6 +131,15 @@ def _look_again_after_s(state: JudgeState, policy: Policy) -> float:
         return policy.watch_every_s
     unconfirmed = len(state.agreeing) == 1 and state.agreeing[0].verdict in _FINAL
     return policy.confirm_after_s if unconfirmed else policy.look_every_s
+
+
+def _patience_ends_s(state: JudgeState, policy: Policy) -> float:
+    """When a look will find patience over, if what the last one saw goes on; infinite where that look came after it, or judges nothing."""
+    last = state.agreeing[-1] if state.agreeing else None
+    if last is None or state.looked_at_s is None or not state.suspected or state.judged or not _may_be_judged(last):
+        return math.inf
+    ends_s = _quiet_since_s(state, last, _onset(state, last)) + _patience_s(state, policy)
+    return ends_s if ends_s > state.looked_at_s else math.inf
 
 
 def _out_of_sight(state: JudgeState) -> bool:
@@ -271,14 +290,21 @@ def _onset(state: JudgeState, diagnosis: Diagnosis) -> float:
 def _is_hang(state: JudgeState, event: Looked, onset_s: float, policy: Policy) -> bool:
     """Patience counts from the last work of whoever is awaited; what is only suspected is never judged."""
     diagnosis = event.diagnosis
-    if diagnosis.verdict not in _FINAL or diagnosis.certainty is Certainty.SUSPECTED:
+    if not _may_be_judged(diagnosis):
         return False
     if diagnosis.certainty is Certainty.PROVED:
         return True
-    # A look that could not tell yet counts as work, until enough looks show that none of them saw any.
+    return event.at_s - _quiet_since_s(state, diagnosis, onset_s) >= _patience_s(state, policy)
+
+
+def _may_be_judged(diagnosis: Diagnosis) -> bool:
+    return diagnosis.verdict in _FINAL and diagnosis.certainty is not Certainty.SUSPECTED
+
+
+def _quiet_since_s(state: JudgeState, diagnosis: Diagnosis, onset_s: float) -> float:
+    """A look that could not tell yet counts as work, until enough looks show that none of them saw any."""
     worked_at_s = state.worked_at_s if diagnosis.quiet_since_mono_s is None else diagnosis.quiet_since_mono_s
-    quiet_since_s = onset_s if worked_at_s is None else max(onset_s, worked_at_s)
-    return event.at_s - quiet_since_s >= _patience_s(state, policy)
+    return onset_s if worked_at_s is None else max(onset_s, worked_at_s)
 
 
 def _patience_s(state: JudgeState, policy: Policy) -> float:

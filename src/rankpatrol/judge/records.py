@@ -15,7 +15,7 @@ class Policy(Record, frozen=True, kw_only=True):
     # Imports and the rendezvous of many ranks: 32 gloo ranks take 31 s on two cores.
     starting_budget_s: float = 60.0
     # A job whose steps are counted is looked at after this many of its usual steps, never before the floor and never after the budget.
-    still_steps: float = 10.0
+    still_steps: float = 8.0
     still_floor_s: float = 1.5
     # Between two looks while something is odd, before a look that may confirm the one before, and once the suspect is named.
     look_every_s: float = 2.0
