@@ -10,6 +10,7 @@ from rankpatrol.agent.bindings import as_event
 from rankpatrol.agent.phases import phase_of_job
 from rankpatrol.agent.roster import Attempt
 from rankpatrol.agent.voice import Voice
+from rankpatrol.core.counts import say_count
 from rankpatrol.core.durations import say_duration
 from rankpatrol.incident.records import IncidentState, WaitsFor
 from rankpatrol.journal import Journal
@@ -56,7 +57,7 @@ class Teller:
         if resume is not None and resume.checkpoint:
             self.journal.tell("resumed", attempt.number, checkpoint=resume.checkpoint, step=resume.step)
             resumed = f", resuming from {Path(resume.checkpoint).name}{resumed}"
-        self.voice.say(f"watching {attempt.world_size()} ranks, attempt {attempt.number}{resumed}")
+        self.voice.say(f"watching {say_count(attempt.world_size(), 'rank')}, attempt {attempt.number}{resumed}")
 
     def attempt_ends(self, attempt: Attempt, *, ordered: bool) -> None:
         """An attempt of which no rank is left."""
@@ -161,7 +162,8 @@ class Teller:
         asks = " · waits for an answer (rankpatrol status)" if incident is not None and incident.waits_for is WaitsFor.ANSWER else ""
         held = f" · {say_pause(pause)}" if pause is not None else ""
         held += " · no room in the run directory (rankpatrol status)" if self.run_dir_full else ""
-        return f"{attempt.world_size()} ranks · attempt {attempt.number}{step_words} · {self._phase or 'starting'}{trouble}{asks}{held}"
+        who = f"{say_count(attempt.world_size(), 'rank')} · attempt {attempt.number}"
+        return f"{who}{step_words} · {self._phase or 'starting'}{trouble}{asks}{held}"
 
 
 def say_pause(pause: Pause) -> str:

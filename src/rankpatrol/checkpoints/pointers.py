@@ -10,6 +10,7 @@ from typing import Final
 from rankpatrol.checkpoints.opened import OpenedFile, printable
 from rankpatrol.checkpoints.report import CheckpointCause, CheckpointReport, CheckpointVerdict, Selection
 from rankpatrol.checkpoints.steps import step_of
+from rankpatrol.core.counts import say_count
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.core.records import Record
 from rankpatrol.system.files import write_atomic
@@ -94,7 +95,7 @@ def _wrong(pointer: Pointer, selection: Selection, now_unix_s: float) -> tuple[C
     if now_unix_s - good.modified_unix_s < _POINTER_DUE_S:
         return None
     named, newest = step_of(pointer.names / "x"), good.step
-    lost = f": {newest - named} steps would be lost" if named is not None and newest is not None else ""
+    lost = f": {say_count(newest - named, 'step')} would be lost" if named is not None and newest is not None else ""
     return CheckpointVerdict.INCOMPLETE, f"names {name}, though {Path(good.path).name} is newer and whole{lost}"
 
 

@@ -13,6 +13,7 @@ from rankpatrol.checkpoints.ledger import Identity
 from rankpatrol.checkpoints.report import CheckpointReport, CheckpointVerdict, Selection
 from rankpatrol.checkpoints.set_verifier import identity_of_path
 from rankpatrol.checkpoints.steps import called_step, step_in_directory_name
+from rankpatrol.core.counts import say_count
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.core.records import Record
 from rankpatrol.system.files import write_atomic
@@ -63,7 +64,7 @@ def would_load_bad(selection: Selection) -> str:
     bad = [report for report in selection.rejected if report.verdict in _CONDEMNING]
     if not bad or selection.newest_good is None:
         return ""
-    lost = "" if selection.lost_steps is None else f", {selection.lost_steps} steps earlier"
+    lost = "" if selection.lost_steps is None else f", {say_count(selection.lost_steps, 'step')} earlier"
     name, good = Path(bad[0].path).name, selection.newest_good.path
     return f"the script would load {name}, which is bad ({bad[0].sentence}); the newest good one is {good}{lost}"
 

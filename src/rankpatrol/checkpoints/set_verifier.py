@@ -17,6 +17,7 @@ from rankpatrol.checkpoints.sets.registry import layouts_of
 from rankpatrol.checkpoints.sets.view import Problem, Tree, read_tree, views
 from rankpatrol.checkpoints.steps import step_in_directory_name
 from rankpatrol.checkpoints.verifier import Verifier
+from rankpatrol.core.counts import say_count
 from rankpatrol.core.errors import PatrolError
 
 # The worst first: what is damaged will not become whole, what is not finished may.
@@ -110,7 +111,7 @@ def _report(directory: Path, tree: Tree, layouts: list[str], found: list[Checkpo
         layout=layouts[0] if layouts else "files",
         verdict=CheckpointVerdict.OK,
         cause=CheckpointCause.NONE,
-        sentence=f"{printable(Path(directory.name))} is whole: {len(tree.files)} files, {size} bytes, {_content(found)}",
+        sentence=f"{printable(Path(directory.name))} is whole: {say_count(len(tree.files), 'file')}, {size} bytes, {_content(found)}",
         step=step_in_directory_name(directory.name),
         size_bytes=size,
         modified_unix_s=newest,

@@ -32,6 +32,7 @@ from rankpatrol.affinity.topo_m import disagreements, read_topo
 from rankpatrol.affinity.visible import Choice, seen_gpus
 from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.words import say, say_json
+from rankpatrol.core.counts import say_count
 from rankpatrol.core.errors import BadInput, ExitCode, NoPermission, UsageProblem
 from rankpatrol.core.records import Missing
 
@@ -218,7 +219,7 @@ def _print_machine(machine: Machine, held: kernel.Held, root: str) -> None:
         say(f"node {node.number}: {', '.join(word for word in words if word)}")
     cores = sysfs.read_cores(machine.cpus(), root)
     threads = max((len(core) for core in cores.cores), default=1)
-    caches = f", {len(cores.caches)} last-level cache{'s' if len(cores.caches) != 1 else ''}" if cores.caches else ""
+    caches = f", {say_count(len(cores.caches), 'last-level cache')}" if cores.caches else ""
     say(f"{len(cores.cores)} cores of up to {threads} thread{'s' if threads > 1 else ''}{caches}")
     if root == "/":
         say(f"this process may use CPUs {format_cpus(held.cpus)} and memory of node {format_cpus(held.memory_nodes)}")

@@ -10,6 +10,7 @@ from rankpatrol.agent.on_request import capture as take
 from rankpatrol.cli.jobs import run_dir_named
 from rankpatrol.cli.paths import GivenPath, check_can_write
 from rankpatrol.cli.words import say, say_json
+from rankpatrol.core.counts import say_count
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import RankSample
@@ -48,7 +49,7 @@ def capture(pid: int | None, job: str | None, out: Path, *, as_json: bool) -> in
 
 def _print(out: Path, ranks: tuple[RankSample, ...], without: dict[int, str]) -> None:
     children = sum(len(sample.descendants) for sample in ranks)
-    say(f"{out}: sealed, {len(ranks)} ranks and {children} processes below them")
+    say(f"{out}: sealed, {say_count(len(ranks), 'rank')} and {say_count(children, 'process', 'processes')} below")
     for rank, why in without.items():
         say(f"  rank {rank}: no stack: {why}")
     say(f"  look at it: {out / 'report.html'}, or rankpatrol bundle show {out}")

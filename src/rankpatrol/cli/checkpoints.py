@@ -19,6 +19,7 @@ from rankpatrol.checkpoints.report import STILL_WRITING_S, CheckpointReport, Che
 from rankpatrol.checkpoints.verifier import Closeness, Verifier
 from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.words import plain, say, say_json
+from rankpatrol.core.counts import say_count
 from rankpatrol.core.errors import ExitCode, UsageProblem
 from rankpatrol.system.state_dir import state_dir
 
@@ -301,11 +302,12 @@ def _print_reports(reports: Iterable[CheckpointReport], *, err: bool = False) ->
 def _print_selection(selection: Selection) -> None:
     _print_reports((*selection.rejected, *selection.pointers), err=True)
     if selection.newest_good is None:
-        looked = f"none of {len(selection.rejected)} files is good" if selection.rejected else "it holds no checkpoint files"
+        looked = f"none of {say_count(len(selection.rejected), 'file')} is good" if selection.rejected else "it holds no checkpoint files"
         say(f"no good checkpoint in {selection.directory}: {looked}", err=True)
         return
     if selection.lost_steps:
-        say(f"{selection.lost_steps} steps are lost to the newer ones that are not good", err=True)
+        are = "is" if selection.lost_steps == 1 else "are"
+        say(f"{say_count(selection.lost_steps, 'step')} {are} lost to the newer ones that are not good", err=True)
     # A program gets the very name; a person's terminal is not steered by it.
     path = selection.newest_good.path
     click.echo(plain(path) if sys.stdout.isatty() else path)

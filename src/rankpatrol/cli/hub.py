@@ -17,6 +17,7 @@ from rankpatrol.agent.voice import Voice, stderr_voice
 from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.words import say, say_json
 from rankpatrol.config.settings import PATIENCE
+from rankpatrol.core.counts import say_count
 from rankpatrol.core.errors import ExitCode, UsageProblem
 from rankpatrol.core.records import Record
 from rankpatrol.exchange.address import Address
@@ -190,7 +191,7 @@ def _here() -> tuple[str, ...]:
 
 
 def _print(made: KeysMade) -> None:
-    say(f"{len(made.made)} certificates made, {len(made.kept)} kept; the broker knows {len(made.known)} nodes")
+    say(f"{say_count(len(made.made), 'certificate')} made, {len(made.kept)} kept; the broker knows {say_count(len(made.known), 'node')}")
     say(f"  broker:  nats-server --config {made.folder / 'nats.conf'}   (known as {', '.join(made.hosts)})")
     say(f"  hub:     {made.folder / 'hub'}")
     say(f"  nodes:   copy {made.folder / 'nodes'}/NODE to that node alone, readable by its agent's user alone")

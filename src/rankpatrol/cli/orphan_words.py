@@ -12,6 +12,7 @@ from rich.table import Table
 
 from rankpatrol.cli.screen import shown
 from rankpatrol.cli.words import say
+from rankpatrol.core.counts import say_count
 from rankpatrol.core.records import Missing
 from rankpatrol.orphans.nvml_words import trusted
 from rankpatrol.orphans.plan import ReapPlan
@@ -24,12 +25,13 @@ _STYLES = {Verdict.ORPHAN: "bold red", Verdict.GHOST_MEMORY: "bold red", Verdict
 def show(scan: Scan, judged: Sequence[Judged], *, names: bool) -> None:
     """The table, for people; without `names` users are numbers."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
-    nvml = scan.gpus.reason if isinstance(scan.gpus, Missing) else f"{len(scan.gpus)} GPUs"
+    nvml = scan.gpus.reason if isinstance(scan.gpus, Missing) else say_count(len(scan.gpus), "GPU")
     console.print(shown(f"{scan.node} · {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(scan.at_unix_s))} · NVML: {nvml}"))
     if not scan.initial_namespace:
         console.print(shown("This is a container: process numbers here cannot be trusted, and nothing is ever done here.", style="yellow"))
     if scan.unseen:
-        console.print(shown(f"{scan.unseen} processes of other users could not be looked into: run as root to see all.", style="yellow"))
+        hidden = say_count(scan.unseen, "process", "processes")
+        console.print(shown(f"{hidden} of other users could not be looked into: run as root to see all.", style="yellow"))
     for gpu in () if isinstance(scan.gpus, Missing) else scan.gpus:
         console.print(shown(_say_gpu(gpu)))
     if judged:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.screen import shown
 from rankpatrol.cli.words import say_json
+from rankpatrol.core.counts import say_count
 from rankpatrol.core.durations import parse_duration_s, say_duration
 from rankpatrol.core.errors import BadInput, ExitCode, NoPermission, UsageProblem
 from rankpatrol.judge.tape import read_tape
@@ -112,7 +113,7 @@ def _print(recorded: Replayed, now: Replayed) -> None:
     console = Console(soft_wrap=True, highlight=False)
     changes = ", ".join(f"{name} {is_now:g} (recorded: {was:g})" for name, (was, is_now) in _changes(now).items())
     policy = "" if now.acts == now.recorded_acts else f", policy {'recover' if now.acts else 'observe'}"
-    console.print(shown(f"{now.job}: {now.world_size} ranks, {say_duration(now.seconds)} recorded", style="bold"))
+    console.print(shown(f"{now.job}: {say_count(now.world_size, 'rank')}, {say_duration(now.seconds)} recorded", style="bold"))
     console.print(shown(f"settings: {changes or 'as recorded'}{policy}"))
     for entry in now.entries:
         what = " ".join(word for word in (f"[{entry.incident}]" if entry.incident else "", entry.what) if word)

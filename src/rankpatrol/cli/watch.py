@@ -21,6 +21,7 @@ from rankpatrol.cli.pods import pids_of_job
 from rankpatrol.cli.screen import shown
 from rankpatrol.cli.settings import config_option, setting_options, settled
 from rankpatrol.cli.words import say, say_json
+from rankpatrol.core.counts import say_count
 from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
 from rankpatrol.discover.records import FoundJob, Survey
 from rankpatrol.launch.parent import make_job_dir
@@ -120,7 +121,9 @@ def _check(jobs: tuple[FoundJob, ...], found: Survey, what: str) -> None:
         say(f"rankpatrol: process {each.process.pid} ({each.name}) trains, but its rank cannot be known: {each.why}", err=True)
     if jobs:
         return
-    known = ", ".join(f"{job.name} (launcher {job.launcher.pid if job.launcher else 'none'}, {len(job.ranks)} ranks)" for job in found.jobs)
+    known = ", ".join(
+        f"{job.name} (launcher {job.launcher.pid if job.launcher else 'none'}, {say_count(len(job.ranks), 'rank')})" for job in found.jobs
+    )
     raise BadInput(
         f"no distributed training is seen of {what}", help=f"Seen here: {known or 'none'}. Others' processes need their user, or root."
     )

@@ -2,6 +2,7 @@
 
 import math
 
+from rankpatrol.core.counts import say_count
 from rankpatrol.core.durations import say_duration
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import Marks, ProcessGroup
@@ -47,7 +48,7 @@ def judge_groups(job: JobFacts) -> tuple[Row, ...]:
 
 def _row(group: ProcessGroup, patience_s: float) -> Row:
     name = f"group {group.name}" if group.name else "group (world)"
-    who = f"{group.backend}, {len(group.ranks)} ranks"
+    who = f"{group.backend}, {say_count(len(group.ranks), 'rank')}"
     if group.timeout_s is None:
         return Row(
             name, Level.UNKNOWN, f"{who}: its time-out is not known", "Give one: init_process_group(timeout=…), new_group(timeout=…)"

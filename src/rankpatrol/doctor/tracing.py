@@ -10,6 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from rankpatrol.collect.stacks import take_stack
+from rankpatrol.core.counts import say_count
 from rankpatrol.core.records import Missing, ProcessId, Record
 from rankpatrol.core.snapshot import Stack
 from rankpatrol.doctor.rows import Level, Row
@@ -70,7 +71,7 @@ def judge_child(stack: Stack | Missing) -> tuple[Row, ...]:
     match stack:
         case Stack():
             frames = sum(len(thread.frames) for thread in stack.threads)
-            return (Row("stacks", Level.OK, f"py-spy took a stack of a child of ours ({frames} frames), without a pause"),)
+            return (Row("stacks", Level.OK, f"py-spy took a stack of a child of ours ({say_count(frames, 'frame')}), without a pause"),)
         case Missing(reason=why) if "not installed" in why:
             return (Row("stacks", Level.CRITICAL, why, "pip install py-spy, beside rankpatrol"),)
         case Missing(reason=why) if "cannot start" in why:

@@ -20,6 +20,7 @@ from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.screen import shown
 from rankpatrol.cli.words import say
 from rankpatrol.config.settings import PATIENCE
+from rankpatrol.core.counts import say_count
 from rankpatrol.core.durations import parse_duration_s
 from rankpatrol.core.errors import PatrolError, UsageProblem
 from rankpatrol.core.records import Record
@@ -94,7 +95,7 @@ def main(  # ruff: ignore[PLR0913, PLR0917] - one parameter an option
     known = {(one.fault, one.run) for one in scores}
     console.print(shown(f"drill: {', '.join(chosen)}; {runs} x each on {ranks} ranks; --seed {campaign.seed}; results in {out}"))
     if known:
-        console.print(shown(f"{len(known)} runs are done already: --out {out} goes on where it was"))
+        console.print(shown(f"{say_count(len(known), 'run')} done already: --out {out} goes on where it was"))
     for number in range(runs):
         for fault_id in chosen:
             if (fault_id, number) in known:

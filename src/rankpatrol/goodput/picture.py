@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from rankpatrol.core.counts import say_count
 from rankpatrol.core.durations import say_duration
 from rankpatrol.core.records import Record
 from rankpatrol.goodput.records import Account, Card, Part, Piece
@@ -69,8 +70,8 @@ def title(account: Account) -> str:
     """The account in one line."""
     ratio = account.ettr_ratio
     share = f"{ratio:.1%} of {say_duration(account.wall_s)} productive" if isinstance(ratio, float) else "no time has passed"
-    attempts = f"{account.attempts} attempt{'' if account.attempts == 1 else 's'}"
-    return f"{share} · {attempts} · {len(account.cards)} incident{'' if len(account.cards) == 1 else 's'}"
+    attempts = f"{say_count(account.attempts, 'attempt')}"
+    return f"{share} · {attempts} · {say_count(len(account.cards), 'incident')}"
 
 
 def name_of(part: Part) -> str:

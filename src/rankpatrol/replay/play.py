@@ -11,6 +11,7 @@ from rankpatrol.agent.desk import IncidentDesk
 from rankpatrol.agent.eyes import all_joined
 from rankpatrol.agent.phases import phase_of_job
 from rankpatrol.analysis.aftermath import aftermath
+from rankpatrol.core.counts import say_count
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.records import Record
 from rankpatrol.incident.records import FINAL_VERDICTS, IncidentEvent, IncidentPolicy, IncidentState, Stage
@@ -142,7 +143,7 @@ class _Play:
             case AttemptBegan():
                 self._attempt, self._world_size, self._asked = item.attempt, max(self._world_size, item.world_size), False
                 self._phase = None
-                self._tell(Entry(at_s=self._now_s(), attempt=item.attempt, kind="attempt", what=f"{item.world_size} ranks"))
+                self._tell(Entry(at_s=self._now_s(), attempt=item.attempt, kind="attempt", what=say_count(item.world_size, "rank")))
                 self._judge(item)
             case Observed():
                 marked = (each.phase for each in item.ranks if not each.ended)

@@ -16,6 +16,7 @@ from rankpatrol.agent.resident.envelope import JobExchange, Jobs
 from rankpatrol.agent.resident.job_voice import JobVoice
 from rankpatrol.agent.taking_up import take_up
 from rankpatrol.agent.voice import Voice
+from rankpatrol.core.counts import say_count
 from rankpatrol.core.errors import PatrolError
 from rankpatrol.core.records import Record
 from rankpatrol.exchange.port import Exchange, Heard
@@ -148,7 +149,7 @@ class Hub:
             if key not in self._under_way and job.is_due():
                 self._under_way[key] = self._pool.submit(self._round_of, key, job)
         problems = "".join(f" · {node}: {why}" for node, why in list(self.jobs.problems.items())[:3])
-        return f"{len(self._judged)} jobs{problems}"
+        return f"{say_count(len(self._judged), 'job')}{problems}"
 
     def readings(self) -> tuple[Reading, ...]:
         """The newest of each job, and for a while the last of those that are over. Any thread may ask."""

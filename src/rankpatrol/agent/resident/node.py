@@ -12,6 +12,7 @@ from rankpatrol.agent.nodes.service import NodeService
 from rankpatrol.agent.nodes.wire import pack, unpack
 from rankpatrol.agent.resident.envelope import Envelope, ToJob
 from rankpatrol.agent.watching import RENEW_EVERY_S, SURVEY_EVERY_S, Wanted, look_around
+from rankpatrol.core.counts import say_count
 from rankpatrol.core.errors import BadInput, PatrolError
 from rankpatrol.core.records import Record
 from rankpatrol.discover.records import FoundJob
@@ -88,7 +89,7 @@ class ResidentNode:
             self._tell()
         where = "the hub is there" if self._exchange.connected() else f"no hub: {self._exchange.trouble()}"
         troubles = "".join(f" · {key}: {why}" for key, why in list(self._troubles.items())[:3])
-        return f"{len(self._parts)} jobs · {where}{troubles}"
+        return f"{say_count(len(self._parts), 'job')} · {where}{troubles}"
 
     def answer(self, command: str, body: bytes) -> bytes:
         """The reply to one order. Raises PatrolError for what is no look, and for a job that is not here."""
