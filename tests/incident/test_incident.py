@@ -86,6 +86,10 @@ def test_an_attempt_that_ends_before_the_verdict_closes_the_incident():
     assert live(NAMED, AttemptEnded(ordered=True), SEALED)[1][-1] == (Close(how="dismissed"),)
 
 
+def test_who_ends_a_job_after_a_verdict_has_not_dismissed_it():
+    assert live(NAMED, VERDICT, SEALED, AttemptEnded(ordered=True))[1][-1] == (Close(how="ended"),)
+
+
 def test_evidence_that_cannot_be_sealed_is_tried_in_the_other_place_and_then_nothing_is_done():
     state, told = live(NAMED, VERDICT, SealFailed(why="full"), SealFailed(why="full"))
     assert told[2:] == [(SealEvidence(fresh=True),), ()]

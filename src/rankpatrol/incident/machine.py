@@ -71,7 +71,8 @@ def step(state: IncidentState | None, event: IncidentEvent, policy: IncidentPoli
         case ProgressReturned():
             return _over(state, "recovered") if state.stage is not Stage.ACTED else (state, ())
         case AttemptEnded():
-            return _over(state, "dismissed" if event.ordered and state.stage is not Stage.ACTED else "ended")
+            # Whoever ends a job that was only suspected has not said that it hung; after a verdict nobody doubts it.
+            return _over(state, "dismissed" if event.ordered and state.stage is Stage.ALERTED else "ended")
 
 
 def replay(events: Iterable[IncidentEvent], policy: IncidentPolicy) -> Outcome:
