@@ -171,6 +171,12 @@ def test_a_job_is_found_by_its_id():
     assert matching(found, pid=None, job="other", parents={}) == ()
 
 
+def test_an_id_that_torchrun_made_up_finds_a_job_and_is_not_its_name():
+    made_up = "0b3c5d1e-8d1f-4c47-9a51-6f0b8e4f7a20"
+    found = survey([LAUNCHER, *(rank(n, 20 + n, environment={"TORCHELASTIC_RUN_ID": made_up}) for n in range(4))])
+    assert [job.name for job in matching(found, pid=None, job=made_up, parents={})] == ["train"]
+
+
 @given(st.permutations([LAUNCHER, *RANKS, process(90, 1), rank(0, 95, parent=20)]))
 def test_the_order_in_which_processes_are_seen_changes_nothing(seen):
     (job,) = survey(seen).jobs

@@ -355,7 +355,9 @@ def test_wrong_words_say_what_to_do(recording, capsys, words, code, help_words):
 
 def test_a_file_that_is_not_there_is_said(tmp_path, capsys):
     assert call(["replay", str(tmp_path / "none.jsonl")]) == 65
-    assert "recording.jsonl" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "recording.jsonl" in said
+    assert "run --record" in said
     spoiled = Path(tmp_path / "spoiled.gz")
     spoiled.write_bytes(b"\x1f\x8b nothing")
     assert call(["replay", str(spoiled)]) == 65

@@ -25,6 +25,7 @@ from rankpatrol.replay.settings import changed
 _GZIP = b"\x1f\x8b"
 # A recording is 64 MiB at most: what unpacks to far more is none.
 _MOST_BYTES = 256 << 20
+_WHICH = "Give the recording.jsonl of a job, plain or gzipped; `run --record` and `watch --record` write one."
 
 
 @click.command(short_help="Judge a recorded job again, under other settings.")
@@ -73,9 +74,9 @@ def _lines(path: Path) -> Iterator[bytes]:
     except PermissionError as problem:
         raise NoPermission(f"{path} cannot be read", help="Ask its owner, or copy it to where you can read it.") from problem
     except (OSError, EOFError, zlib.error) as problem:
-        raise BadInput(f"{path} cannot be read: {problem}", help="Give the recording.jsonl of a job, plain or gzipped.") from problem
+        raise BadInput(f"{path} cannot be read: {problem}", help=_WHICH) from problem
     if len(content) > _MOST_BYTES:
-        raise BadInput(f"{path} is larger than any recording", help="Give the recording.jsonl of a job, plain or gzipped.")
+        raise BadInput(f"{path} is larger than any recording", help=_WHICH)
     yield from content.split(b"\n")
 
 

@@ -1,5 +1,6 @@
 """From processes to jobs and ranks: pure rules over what launchers leave in an environment, thread names and the process tree."""
 
+import re
 from collections.abc import Iterable, Mapping
 
 from rankpatrol.core.lineage import above
@@ -9,6 +10,7 @@ from rankpatrol.launch.shim.placing import LAUNCHERS, TOGETHER, TORCHRUN, VIRTUA
 
 # What names a job, where a launcher does: torchrun writes the word "none" where it was given no --rdzv-id.
 JOB_VARIABLES = ("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "KUBEFLOW_TRAINJOB_NAME", "PBS_JOBID", "LSB_JOBID")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 OTHER_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "RANKPATROL_RUN_DIR")
 VARIABLES = frozenset({
     *(name for each in LAUNCHERS for name in (each.rank, each.local_rank, *each.world_size, *each.only_with)),
@@ -100,7 +102,7 @@ def _tells_size(environment: Mapping[str, str], launcher: str) -> bool:
 def matching(found: Survey, *, pid: int | None, job: str | None, parents: Mapping[int, int]) -> tuple[FoundJob, ...]:
     """The jobs that a user means: by a pid of the launcher, of anything above it, or of a rank or below one; by an id; else all."""
     if job is not None:
-        return tuple(each for each in found.jobs if job in {each.key, each.name})
+        return tuple(each for each in found.jobs if job in {each.key, each.shared_key.partition("-")[2], each.name})
     if pid is None:
         return found.jobs
     return tuple(each for each in found.jobs if _holds(each, pid, parents))
@@ -191,8 +193,9 @@ def _shared_key(environment: Mapping[str, str], first: Candidate) -> str:
 
 
 def _name(environment: Mapping[str, str], first: Candidate) -> str:
-    """The id that people know the job by, else its script's name."""
-    named = next((environment[name] for name in JOB_VARIABLES if environment.get(name, "none") != "none"), None)
+    """The id that people know the job by, else its script's name. `torchrun --standalone` makes up a UUID, which nobody knows."""
+    ids = (environment.get(name, "none") for name in JOB_VARIABLES)
+    named = next((each for each in ids if each != "none" and not _UUID.fullmatch(each)), None)
     words = () if isinstance(first.command, Missing) else first.command
     script = next((word.rpartition("/")[2].removesuffix(".py") for word in words if word.endswith(".py")), None)
     return named or script or first.name
