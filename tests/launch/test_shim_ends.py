@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from launch_subjects import Job, gone, heard_ready, rest_of, shim_command, shimmed, wait_for, watched, words_of
 
-from rankpatrol.launch.shim.parent import DEADLINES, Shim
+from rankpatrol.launch.shim.deadlines import DEADLINES
+from rankpatrol.launch.shim.parent import Shim
 
 LISTENS = """
 heard = []
@@ -108,6 +109,16 @@ def test_a_rank_that_is_deaf_is_killed_at_the_deadline(job: Job, number: signal.
         os.killpg(shim.pid, number)
         assert shim.wait(10) == -signal.SIGKILL
         assert time.monotonic() - began >= 0.3
+
+
+def test_a_rank_is_ended_before_a_launcher_of_little_patience_ends_its_shim(job: Job) -> None:
+    env = job.environment(TORCH_ELASTIC_SHUTDOWN_TIMEOUT="1")
+    with shimmed(job, DEAF, env=env) as shim:
+        (rank,) = heard_ready(shim)
+        with watched(rank) as (pidfd,):
+            os.killpg(shim.pid, signal.SIGTERM)
+            assert gone(pidfd)
+        assert shim.wait(10) == -signal.SIGKILL
 
 
 def test_a_rank_that_was_reaped_is_signalled_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,8 @@ import pytest
 from torch_surfaces import ELASTIC, SURFACES, VERSIONS, at_least
 
 from rankpatrol.affinity.visible import LOCAL_RANKS
-from rankpatrol.launch import torchrun_words
+from rankpatrol.launch.shim.deadlines import DEADLINES, SHORT_WITHOUT_VALUE, WITHOUT_VALUE, as_patient_as, shutdown_timeout_s
 from rankpatrol.launch.shim.kernel import _LOADER
-from rankpatrol.launch.shim.parent import DEADLINES
 from rankpatrol.launch.shim.placing import TOGETHER, TORCHRUN, VIRTUAL
 from rankpatrol.launch.shim.rank_environment import LENT
 from rankpatrol.launch.torchrun_words import PAST_THE_SHIM, past_the_shim, split, torchruns_words
@@ -50,16 +49,49 @@ def test_what_tells_a_ranks_place_is_set_for_it(version: str) -> None:
 def test_which_flags_take_no_value_is_known(version: str) -> None:
     flags = SURFACES[version]["torchrun"]
     without = {name for name, flag in flags.items() if flag["action"] in {"check_env", "store_true"}}
-    assert without <= torchrun_words.WITHOUT_VALUE
-    assert not {name for name in flags if name not in without} & torchrun_words.WITHOUT_VALUE
+    assert without <= WITHOUT_VALUE
+    assert not {name for name in flags if name not in without} & WITHOUT_VALUE
     short = {name[1:]: flag for flag in flags.values() for name in flag["names"] if re.fullmatch("-.", name)}
-    assert {letter for letter, flag in short.items() if flag["action"] == "check_env"} <= torchrun_words.SHORT_WITHOUT_VALUE
+    assert {letter for letter, flag in short.items() if flag["action"] == "check_env"} <= SHORT_WITHOUT_VALUE
     assert set(PAST_THE_SHIM) <= set(flags)
 
 
 @every_version
 def test_the_shim_is_done_before_torchrun_kills_it(version: str) -> None:
     assert DEADLINES.kill_s + DEADLINES.descendants_s < SURFACES[version]["seconds_before_kill"]
+
+
+@every_version
+def test_how_long_torchrun_waits_can_be_told_where_it_takes_that(version: str) -> None:
+    flag = SURFACES[version]["torchrun"].get("--shutdown-timeout")
+    assert (flag is not None) == at_least(version, "2.12")
+    assert flag is None or flag["variable"] == "PET_SHUTDOWN_TIMEOUT"
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "told"),
+    [
+        ("python torchrun train.py --shutdown-timeout 7", {}, None),
+        ("python /env/bin/torchrun --standalone --nproc-per-node 4 --shutdown-timeout 7 train.py", {}, 7),
+        ("python -m torch.distributed.run -m --shutdown_timeout=7 train", {}, 7),
+        ("torchrun --max-restarts 3 --shutdown-timeout 7 train.py", {"PET_SHUTDOWN_TIMEOUT": "8"}, 7),
+        ("torchrun train.py", {"PET_SHUTDOWN_TIMEOUT": "8", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "9"}, 8),
+        ("torchrun train.py", {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "9"}, 9),
+        ("torchrun --shutdown-timeout soon train.py", {}, None),
+        ("bash train.sh --shutdown-timeout 7", {}, None),
+        ("torchrun --shutdown-timeout", {}, None),
+    ],
+)
+def test_what_torchrun_was_told_of_its_patience_is_read(words: str, environment: dict[str, str], told: float | None) -> None:
+    assert shutdown_timeout_s(words.split(), environment) == told
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.0, 5.0, 29.0, 30.0, 31.0, 120.0, 3600.0])
+def test_a_rank_has_the_time_that_its_user_gives_it_and_the_shim_is_done_before_it_is_over(seconds: float) -> None:
+    ours = as_patient_as(DEADLINES, seconds)
+    assert ours.term_after_int_s < ours.kill_s < ours.kill_s + ours.descendants_s < seconds
+    assert ours.kill_s >= min(seconds / 2, seconds - 5)
+    assert (ours == DEADLINES) == (seconds == 30)
 
 
 @every_version

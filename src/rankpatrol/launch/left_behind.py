@@ -14,7 +14,7 @@ from rankpatrol.system.process import identify
 
 # SIGTERM asks for an end; so does Ctrl-C the second time. A hang-up does not: nohup is for those who want to go on.
 FOR_GOOD = "ending_for_good.json"
-# A shim waits 10 s, sends SIGTERM, and SIGKILL 25 s later (launch/shim/parent.py, Deadlines); a launcher may try its restarts in vain.
+# A shim waits 10 s, sends SIGTERM, and SIGKILL 25 s later (launch/shim/deadlines.py); a launcher may try its restarts in vain.
 MOST_S, _LAUNCHERS_S = 60.0, 15.0
 _POLL_S = 0.5
 

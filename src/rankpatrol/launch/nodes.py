@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from rankpatrol.core.errors import UsageProblem
 from rankpatrol.core.records import Record
 from rankpatrol.launch.rundir import Cluster
-from rankpatrol.launch.torchrun_words import SHORT_WITHOUT_VALUE, WITHOUT_VALUE
+from rankpatrol.launch.shim.deadlines import SHORT_WITHOUT_VALUE, WITHOUT_VALUE
 
 _TORCHRUN = re.compile(r"(?:^|/)torchrun[\d.]*$|^torch\.distributed\.(?:run|launch)$")
 _WANTED = {"nnodes": "1:1", "node-rank": "", "rdzv-endpoint": "", "rdzv-id": "", "master-addr": "", "max-restarts": "0"}

@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
 from rankpatrol.core.records import Record
+from rankpatrol.launch.shim.deadlines import SHORT_WITHOUT_VALUE, WITHOUT_VALUE
 
-# torchrun's flags that take no value, in any version from 2.0 to 2.13; every other flag takes one.
-WITHOUT_VALUE = frozenset({"--standalone", "--module", "--no-python", "--run-path", "--virtual-local-rank", "--help"})
-SHORT_WITHOUT_VALUE = frozenset({"m", "h"})
 # Those with which torchrun does not ask for an interpreter, where the shim stands.
 PAST_THE_SHIM = ("--no-python", "--run-path")
 _MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch"})

@@ -11,10 +11,11 @@ import selectors
 import signal
 import subprocess
 import time
-from typing import Callable, ContextManager, Mapping, NamedTuple
+from typing import Callable, ContextManager, Mapping
 
 from rankpatrol.launch.shim.control import ControlSocket
-from rankpatrol.launch.shim.desk import PAUSE_MOST_S, RESUME_WAIT_S, Desk, is_left_behind
+from rankpatrol.launch.shim.deadlines import DEADLINES, Deadlines, as_patient_as, shutdown_timeout_s, words_of
+from rankpatrol.launch.shim.desk import Desk, is_left_behind
 from rankpatrol.launch.shim.kernel import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_PDEATHSIG,
@@ -27,7 +28,7 @@ from rankpatrol.launch.shim.kernel import (
     sweep,
 )
 from rankpatrol.launch.shim.marks import Held, with_probe
-from rankpatrol.launch.shim.output import DRAIN_S, Outlet, drain, say
+from rankpatrol.launch.shim.output import Outlet, drain, say
 from rankpatrol.launch.shim.placing import LAUNCHERS, TORCHRUN, place_of
 from rankpatrol.launch.shim.rank_environment import environment_of, rank_environment
 from rankpatrol.launch.shim.rank_log import RankLog
@@ -39,26 +40,6 @@ FORWARDED = (*ENDING, *HELD_AT_START)
 # How soon a launcher that went without a word, or another size of the terminal, is noticed.
 _LOOK_UP_S = 1.0
 _HOLD_POLL_S = 0.05
-
-
-class Deadlines(NamedTuple):
-    """How long the shim waits, and for what. torchrun kills a rank 30 s after its signal (PContext.close): we are done before that."""
-
-    term_after_int_s: float = 20.0
-    kill_s: float = 25.0
-    descendants_s: float = 1.0  # between their SIGTERM and their SIGKILL
-    loaders_leave_s: float = 6.0  # torch's loaders look every 5 s whether their rank is still there (MP_STATUS_CHECK_INTERVAL)
-    hold_s: float = 20.0  # a failed rank's exit, while the evidence of the others is taken
-    hold_alone_s: float = 5.0  # the same without an agent: a new one starts within a second
-    settle_s: float = 0.3  # for a rank's last words to reach its log
-    left_behind_s: float = 10.0  # for a rank whose job was told to end and whose CMD has gone, to go by itself
-    lost_launcher_kill_s: float = 2.0  # a rank whose launcher is gone is nobody's: all of it is gone within 5 s
-    resume_s: float = RESUME_WAIT_S
-    pause_s: float = PAUSE_MOST_S
-    drain_s: float = DRAIN_S
-
-
-DEADLINES = Deadlines()
 
 
 class Shim:
@@ -235,6 +216,7 @@ def main(command: list[str], launcher_pid: int, deadlines: Deadlines = DEADLINES
             return 1  # torchrun died before we could ask to be told
     _end_where_all_has_ended(run_dir, place.rank)
     desk = Desk(run_dir, place, launcher_stays=bool(launcher_pid))
+    deadlines = as_patient_as(deadlines, shutdown_timeout_s(words_of(launcher_pid), os.environ))
     checkpoint = None if desk.knows_no_checkpoints() else desk.resume_from(deadlines.resume_s)
     desk.pause(deadlines.pause_s)
     words = command if checkpoint is None else [word.replace("{checkpoint}", checkpoint) for word in command]
