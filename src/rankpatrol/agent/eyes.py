@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from rankpatrol.agent.joining import Joining
 from rankpatrol.agent.log_watch import LogWatch
 from rankpatrol.agent.nodes.others import Alone, Others, Sight
 from rankpatrol.agent.roster import Attempt
@@ -14,7 +15,6 @@ from rankpatrol.collect.processes import Glances, process_tree, sample_process
 from rankpatrol.collect.ranks import RankRecord, observe, with_connections, with_stacks
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import FlightRecording, LogSample, Marks, ProcessGroup, ProcessSample, RankSample, Snapshot
-from rankpatrol.discover.jobs import GROUP_THREADS
 from rankpatrol.judge.records import RankActivity
 from rankpatrol.launch.rundir import RankPlace
 from rankpatrol.system.clock import Clock
@@ -41,6 +41,7 @@ class Eyes:
         self._count = 0
         self._logs = LogWatch(clock)
         self._glances = Glances()
+        self._joining = Joining()
         self._steps: dict[int, int] = {}
         self._places: dict[int, RankPlace] = {}
         self._full_at_s: float | None = None
@@ -65,6 +66,7 @@ class Eyes:
         self._asked_for_lines = False
         self._lined.clear()
         self._glances.forget()
+        self._joining.forget()
         self.calm()
 
     def light(self) -> tuple[RankActivity, ...]:
@@ -243,7 +245,7 @@ class Eyes:
             marked_steps=marks.steps if isinstance(marks, Marks) else None,
             phase=marks.phase if isinstance(marks, Marks) else None,
             group_timeout_s=_shortest_timeout_s(marks),
-            joined=not GROUP_THREADS.isdisjoint(seen.thread_names),
+            joined=self._joining.joined(record.rank, seen.thread_names, marks, steps_go_on=bool(self._steps)),
             traced=seen.tracer_pid != 0,
             stopped=seen.state == "T",
             main_thread_ticks=seen.main_thread_ticks,

@@ -171,7 +171,7 @@ def _run_one(drawn: Draw, settings: Settings, out: Path) -> Score:
 
 def _line(one: Score) -> str:
     struck = f" rank {one.rank}, step {one.step}:" if one.rank is not None else ""
-    marks = {"named": one.suspect_s, "verdict": one.verdict_s, "sealed": one.sealed_s, "ended": one.ended_s, "silent": one.silent_s}
+    marks = {"named": one.suspect_s, "verdict": one.verdict_s, "sealed": one.sealed_s, "ended": one.ended_s, "silent": one.silent_s or None}
     told = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in marks.items() if seconds is not None)
     end = f"exit code {one.exit_code} after {one.seconds:.0f} s"
     resumed = f", resumed at step {one.resumed_step}" if one.resumed_step is not None else ""

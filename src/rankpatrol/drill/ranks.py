@@ -30,8 +30,15 @@ def _loaders(keeper_pid: int, rank: int) -> Iterator[ProcessId]:
     for process in descendants(keeper_pid):
         folder = Path(f"/proc/{process.pid}")
         try:
-            is_loader = (folder / "comm").read_text().strip() == _LOADER_NAME
+            name = (folder / "comm").read_text().strip()
+            is_loader = name == _LOADER_NAME or (name.startswith("python") and _is_fork(folder))
             if is_loader and f"RANK={rank}".encode() in (folder / "environ").read_bytes().split(b"\0"):
                 yield process
-        except OSError:
+        except (OSError, ValueError):
             continue
+
+
+def _is_fork(folder: Path) -> bool:
+    """Before torch 2.5 a loader process has no name of its own: it has its rank's command line, as no wrapper above a rank has."""
+    parent = Path(f"/proc/{int(stat_fields(read_stat(int(folder.name)))[1])}")
+    return (folder / "cmdline").read_bytes() == (parent / "cmdline").read_bytes()
