@@ -111,6 +111,12 @@ def test_good_events_do_not_hide_what_else_went_wrong(changes: dict[str, object]
     assert any(complaint in told for told in judged("good", **changes).complaints)
 
 
+def test_where_there_was_no_checkpoint_yet_nothing_is_resumed() -> None:
+    events = tuple(event for event in recorded("good") if event.kind != "resumed")
+    assert score(outcome(events, resume_step=0), Bars()).complaints == ()
+    assert "resumed at step None, not at 10" in score(outcome(events), Bars()).complaints
+
+
 def test_without_an_onset_no_time_is_made_up() -> None:
     one = judged("good", onset_unix_s=Missing("no onset"))
     assert (one.suspect_s, one.verdict_s, one.ended_s) == (None, None, None)

@@ -214,7 +214,8 @@ def _not_caught(outcome: Outcome, marks: Score) -> Iterator[str]:
 
 
 def _next_attempt_finished(outcome: Outcome, marks: Score) -> Iterator[str]:
-    if marks.resumed_step is None or marks.resumed_step != outcome.resume_step:
+    from_scratch = marks.resumed_step is None and outcome.resume_step == 0  # no checkpoint was there yet
+    if not from_scratch and (marks.resumed_step is None or marks.resumed_step != outcome.resume_step):
         yield f"resumed at step {marks.resumed_step}, not at {outcome.resume_step}"
     yield from _unfinished(outcome)
     yield from (f"attempt {event.attempt} was healthy, yet: {_say(event)}" for event in _harm(outcome) if event.attempt > 0)
