@@ -4,6 +4,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded_ranks import past
 
 import scenes
 from rankpatrol.analysis.diagnose import diagnose
@@ -465,7 +466,19 @@ def test_stacks_alone_accuse_nobody_else(ranks):
     assert all_wait(*ranks) == UNKNOWN
 
 
+def recorded_stand(*entries):
+    recording = FlightRecording(version="2.10", members={}, status={}, entries=entries)
+    return [msgspec.structs.replace(each, recording=recording) for each in (at_barrier(0), at_barrier(1), victim(2), at_barrier(3))]
+
+
 def test_where_recordings_are_at_hand_stacks_alone_suspect_nobody():
-    recording = FlightRecording(version="2.10", members={}, status={}, entries=())
-    ranks = [msgspec.structs.replace(each, recording=recording) for each in (at_barrier(0), at_barrier(1), victim(2), at_barrier(3))]
-    assert all_wait(*ranks) == UNKNOWN
+    assert all_wait(*recorded_stand(*past(5))) == UNKNOWN
+
+
+def test_recorders_that_hold_nothing_are_as_good_as_none():
+    """As under torch 2.6 and 2.9, with gloo."""
+    ranks = recorded_stand()
+    assert all_wait(*ranks) == ("hang", "rank_missing_collective", (2,), Certainty.SUSPECTED)
+    found = diagnose((scenes.snapshot(*ranks),) * 2)
+    assert "hold none of its collectives" in found.reasons_against[0]
+    assert found.suggested == ()

@@ -1,4 +1,4 @@
-"""All ranks stand in collectives, and nobody recorded them: what their stacks alone may suspect, and no more."""
+"""All ranks stand in collectives, and nothing recorded them: what their stacks alone may suspect, and no more."""
 
 from rankpatrol.analysis.frames import say_frame
 from rankpatrol.analysis.kinds import WaitKind
@@ -39,15 +39,26 @@ def suspect_by_stacks(scene: Scene) -> Diagnosis | None:
         ),
         reasons_for=(f"{len(others)} of {len(scene.samples)} ranks stand at one line of code, in a collective; rank {odd} alone does not",),
         reasons_against=(
-            "no flight recorder is at hand: a lost message, or a parameter that one rank did not use, would look the same",
+            f"{_why_unrecorded(scene)}: a lost message, or a parameter that one rank did not use, would look the same",
             f"the line may be one that rank {odd} is not to run",
         ),
-        suggested=("Start the job under `rankpatrol run`: its flight recorders prove which collective is missed",),
+        suggested=()
+        if _answered(scene)
+        else ("Start the job under `rankpatrol run`: its flight recorders prove which collective is missed",),
     )
 
 
 def _recorded(scene: Scene) -> bool:
+    return any(isinstance(sample.recording, FlightRecording) and sample.recording.entries for sample in scene.now.ranks)
+
+
+def _answered(scene: Scene) -> bool:
     return any(isinstance(sample.recording, FlightRecording) for sample in scene.now.ranks)
+
+
+def _why_unrecorded(scene: Scene) -> str:
+    """Up to torch 2.9 gloo's collectives are not in it, and its answer is an empty one."""
+    return "the flight recorders of this torch hold none of its collectives" if _answered(scene) else "no flight recorder is at hand"
 
 
 def _place(scene: Scene, rank: int) -> tuple[Frame, str] | None:
