@@ -10,7 +10,7 @@ from rankpatrol.collect.told_stacks import StackPipe
 from rankpatrol.core.records import Missing, ProcessId
 from rankpatrol.core.snapshot import FlightRecording, Marks, RankSample, Snapshot, Stack
 from rankpatrol.launch.rundir import RankPlace
-from rankpatrol.system.process import boot_id
+from rankpatrol.system.process import boot_id, has_ended, read_stat, stat_fields
 
 # 2000 entries take 0.15 s, also of a rank that holds the GIL; a stopped rank answers nobody.
 _RECORDING_S = 1.5
@@ -19,6 +19,7 @@ _LINES_S = 8.0
 # Python code gives its lock up every 5 ms; a machine under load may take its time all the same.
 _LOCK_S, _LOCKS = 2.0, 8
 _Told = FlightRecording | Missing
+_ENDED = Missing("this rank has ended, and its flight recorder with it")
 _NO_PROBE = Missing("no probe in this rank (--no-probe, or its Python ignores PYTHONPATH)")
 
 
@@ -34,7 +35,7 @@ def recordings_of(places: Iterable[RankPlace]) -> dict[int, FlightRecording | Mi
 
 def lines_of(places: Iterable[RankPlace]) -> dict[int, FlightRecording | Missing]:
     """The same with lines of code. It costs a rank more than a second of CPU: ask only one of each side of a proved disagreement."""
-    ranks = [place for place in places if place.probe_socket is not None]
+    ranks = [place for place in places if place.probe_socket is not None and _silence_of(place) is None]
     with ThreadPoolExecutor(max_workers=8) as pool:
         found = pool.map(lambda place: fetch_recording_with_lines(place.probe_socket or "", _LINES_S), ranks)
         return dict(zip((place.rank for place in ranks), found, strict=True))
@@ -79,7 +80,20 @@ def stacks_of(place: RankPlace) -> StackPipe | None:
 
 
 def _recording_of(place: RankPlace) -> FlightRecording | Missing:
-    return _NO_PROBE if place.probe_socket is None else fetch_recording(place.probe_socket, _RECORDING_S)
+    if place.probe_socket is None:
+        return _NO_PROBE
+    return _silence_of(place) or fetch_recording(place.probe_socket, _RECORDING_S)
+
+
+def _silence_of(place: RankPlace) -> Missing | None:
+    """Why nobody would answer at its socket, though a connection may be had: a dead rank's loader processes have inherited it."""
+    if has_ended(ProcessId(boot_id(), place.pid, place.start_ticks)):
+        return _ENDED
+    try:
+        state = stat_fields(read_stat(place.pid))[0]
+    except OSError:
+        return None  # hidden from us, and the socket is not
+    return Missing("this rank stands stopped: it answers nobody") if state in "Tt" else None
 
 
 def told_by_itself(snapshot: Snapshot) -> tuple[str, ...]:
