@@ -89,7 +89,7 @@ def test_a_job_that_is_over_leaves_no_thread_in_the_hub(room, tmp_path):
     before = set(threading.enumerate())
     hub = Hub(exchange, HubPlan(node="hub", jobs_dir=tmp_path / "runs", patience_s=180.0), clock, Said())
     node.tell(pack(Envelope(jobs={"a": word("{}")})))
-    assert round_of(hub) == "1 jobs"
+    assert round_of(hub) == "1 job"
     clock.advance(1.0)
     node.tell(pack(Envelope()))
     for _ in range(8):

@@ -49,7 +49,7 @@ def capture(pid: int | None, job: str | None, out: Path, *, as_json: bool) -> in
 
 def _print(out: Path, ranks: tuple[RankSample, ...], without: dict[int, str]) -> None:
     children = sum(len(sample.descendants) for sample in ranks)
-    say(f"{out}: sealed, {say_count(len(ranks), 'rank')} and {say_count(children, 'process', 'processes')} below")
+    say(f"{out}: sealed, {say_count(len(ranks), 'rank')} and {say_count(children, 'process', 'processes')} below them")
     for rank, why in without.items():
         say(f"  rank {rank}: no stack: {why}")
     say(f"  look at it: {out / 'report.html'}, or rankpatrol bundle show {out}")
