@@ -70,8 +70,7 @@ def title(account: Account) -> str:
     """The account in one line."""
     ratio = account.ettr_ratio
     share = f"{ratio:.1%} of {say_duration(account.wall_s)} productive" if isinstance(ratio, float) else "no time has passed"
-    attempts = f"{say_count(account.attempts, 'attempt')}"
-    return f"{share} · {attempts} · {say_count(len(account.cards), 'incident')}"
+    return f"{share} · {say_count(account.attempts, 'attempt')} · {say_count(len(account.cards), 'incident')}"
 
 
 def name_of(part: Part) -> str:

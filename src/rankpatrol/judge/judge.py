@@ -111,9 +111,7 @@ def _observe(state: JudgeState, at_s: float, policy: Policy) -> tuple[JudgeState
     still = _still(state, at_s, policy)
     if not still:
         return _calm(_learned(state, at_s)), (Resumed(at_s=at_s),) if state.suspected else ()
-    if state.looked_at_s is not None and at_s < min(
-        state.looked_at_s + _look_again_after_s(state, policy), _patience_ends_s(state, policy)
-    ):
+    if at_s < _next_look_s(state, policy):
         return state, ()
     longest = max(still, key=lambda seen: seen.still_s)
     why = f"rank {longest.activity.rank} has not stirred for {longest.still_s:.0f} s"
@@ -122,7 +120,7 @@ def _observe(state: JudgeState, at_s: float, policy: Policy) -> tuple[JudgeState
 
 def _next_look_s(state: JudgeState, policy: Policy) -> float:
     if state.looked_at_s is None:
-        return 0.0
+        return -math.inf
     return min(state.looked_at_s + _look_again_after_s(state, policy), _patience_ends_s(state, policy))
 
 
