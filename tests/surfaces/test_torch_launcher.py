@@ -6,11 +6,12 @@ import pytest
 from torch_surfaces import ELASTIC, SURFACES, VERSIONS, at_least
 
 from rankpatrol.affinity.visible import LOCAL_RANKS
-from rankpatrol.launch.shim.deadlines import DEADLINES, SHORT_WITHOUT_VALUE, WITHOUT_VALUE, as_patient_as, shutdown_timeout_s
+from rankpatrol.launch.shim.deadlines import DEADLINES, as_patient_as, shutdown_timeout_s
 from rankpatrol.launch.shim.kernel import _LOADER
 from rankpatrol.launch.shim.placing import TOGETHER, TORCHRUN, VIRTUAL
 from rankpatrol.launch.shim.rank_environment import LENT
-from rankpatrol.launch.torchrun_words import PAST_THE_SHIM, past_the_shim, split, torchruns_words
+from rankpatrol.launch.shim.torchrun_flags import SHORT_WITHOUT_VALUE, WITHOUT_VALUE, read_flags, torchruns_words
+from rankpatrol.launch.torchrun_words import PAST_THE_SHIM, past_the_shim
 
 every_version = pytest.mark.parametrize("version", VERSIONS)
 
@@ -78,6 +79,7 @@ def test_how_long_torchrun_waits_can_be_told_where_it_takes_that(version: str) -
         ("torchrun train.py", {"PET_SHUTDOWN_TIMEOUT": "8", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "9"}, 8),
         ("torchrun train.py", {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "9"}, 9),
         ("torchrun --shutdown-timeout soon train.py", {}, None),
+        ("torchrun -mr3 --shutdown-timeout 7 train", {}, 7),
         ("bash train.sh --shutdown-timeout 7", {}, None),
         ("torchrun --shutdown-timeout", {}, None),
     ],
@@ -144,4 +146,4 @@ def test_a_variable_counts_as_its_flag() -> None:
 def test_the_programs_own_words_are_no_flags_of_torchruns() -> None:
     words = torchruns_words(["torchrun", "--tee", "3", "-m", "pack.train", "--standalone"])
     assert words is not None
-    assert split(words) == ({"--tee", "-m"}, ["pack.train", "--standalone"])
+    assert read_flags(words) == ({"--tee": "3", "-m": ""}, ["pack.train", "--standalone"])

@@ -6,8 +6,6 @@ from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import Marks
 from rankpatrol.discover.jobs import GROUP_THREADS
 
-_OUTSIDE = frozenset({"initialisation", "teardown"})
-
 
 class Joining:
     """What an attempt's ranks have shown of it so far."""
@@ -29,6 +27,6 @@ class Joining:
             return True
         if rank in self._shown:
             return False  # it has left its group
-        if isinstance(marks, Marks) and (marks.phase == "teardown" or not steps_go_on):
-            return marks.phase not in _OUTSIDE
+        if isinstance(marks, Marks) and marks.phase != "initialisation":
+            return marks.phase != "teardown"
         return steps_go_on

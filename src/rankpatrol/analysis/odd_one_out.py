@@ -43,22 +43,22 @@ def suspect_by_stacks(scene: Scene) -> Diagnosis | None:
             f"the line may be one that rank {odd} is not to run",
         ),
         suggested=()
-        if _answered(scene)
+        if _recordings(scene)
         else ("Start the job under `rankpatrol run`: its flight recorders prove which collective is missed",),
     )
 
 
 def _recorded(scene: Scene) -> bool:
-    return any(isinstance(sample.recording, FlightRecording) and sample.recording.entries for sample in scene.now.ranks)
+    return any(recording.entries for recording in _recordings(scene))
 
 
-def _answered(scene: Scene) -> bool:
-    return any(isinstance(sample.recording, FlightRecording) for sample in scene.now.ranks)
+def _recordings(scene: Scene) -> list[FlightRecording]:
+    return [sample.recording for sample in scene.now.ranks if isinstance(sample.recording, FlightRecording)]
 
 
 def _why_unrecorded(scene: Scene) -> str:
     """Up to torch 2.9 gloo's collectives are not in it, and its answer is an empty one."""
-    return "the flight recorders of this torch hold none of its collectives" if _answered(scene) else "no flight recorder is at hand"
+    return "the flight recorders of this torch hold none of its collectives" if _recordings(scene) else "no flight recorder is at hand"
 
 
 def _place(scene: Scene, rank: int) -> tuple[Frame, str] | None:

@@ -19,7 +19,7 @@ def rank_process(keeper_pid: int, rank: int) -> ProcessId | None:
     """The rank itself: the parent of its loader processes, which no wrapper above it is. None where it has none yet."""
     for loader in _loaders(keeper_pid, rank):
         try:
-            parent = int(stat_fields(read_stat(loader.pid))[1])
+            parent = _parent_pid(loader.pid)
         except (OSError, ValueError):
             continue
         return identify(parent)
@@ -31,14 +31,18 @@ def _loaders(keeper_pid: int, rank: int) -> Iterator[ProcessId]:
         folder = Path(f"/proc/{process.pid}")
         try:
             name = (folder / "comm").read_text().strip()
-            is_loader = name == _LOADER_NAME or (name.startswith("python") and _is_fork(folder))
+            is_loader = name == _LOADER_NAME or (name.startswith("python") and _is_fork(process.pid))
             if is_loader and f"RANK={rank}".encode() in (folder / "environ").read_bytes().split(b"\0"):
                 yield process
         except (OSError, ValueError):
             continue
 
 
-def _is_fork(folder: Path) -> bool:
+def _is_fork(pid: int) -> bool:
     """Before torch 2.5 a loader process has no name of its own: it has its rank's command line, as no wrapper above a rank has."""
-    parent = Path(f"/proc/{int(stat_fields(read_stat(int(folder.name)))[1])}")
-    return (folder / "cmdline").read_bytes() == (parent / "cmdline").read_bytes()
+    own, parents = (Path(f"/proc/{each}/cmdline").read_bytes() for each in (pid, _parent_pid(pid)))
+    return own == parents
+
+
+def _parent_pid(pid: int) -> int:
+    return int(stat_fields(read_stat(pid))[1])

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from rankpatrol.core.errors import UsageProblem
 from rankpatrol.core.records import Record
 from rankpatrol.launch.rundir import Cluster
-from rankpatrol.launch.shim.deadlines import SHORT_WITHOUT_VALUE, WITHOUT_VALUE
+from rankpatrol.launch.shim.torchrun_flags import read_flags
 
 _TORCHRUN = re.compile(r"(?:^|/)torchrun[\d.]*$|^torch\.distributed\.(?:run|launch)$")
 _WANTED = {"nnodes": "1:1", "node-rank": "", "rdzv-endpoint": "", "rdzv-id": "", "master-addr": "", "max-restarts": "0"}
@@ -52,19 +52,8 @@ def torchrun_options(command: Sequence[str], environment: Mapping[str, str]) -> 
     if start is None:
         return None
     found = {name: environment.get(f"PET_{name.replace('-', '_').upper()}", default) for name, default in _WANTED.items()}
-    words = list(command[start + 1 :])
-    while words:
-        word = words.pop(0)
-        if word == "--" or not word.startswith("-"):
-            break  # the script: what follows are its own words
-        name, equals, value = word.lstrip("-").partition("=")
-        name = name.replace("_", "-")
-        if f"--{name}" in WITHOUT_VALUE or name in SHORT_WITHOUT_VALUE:
-            continue
-        if not equals:
-            value = words.pop(0) if words else ""
-        if name in found:
-            found[name] = value
+    flags, _ = read_flags(command[start + 1 :])
+    found.update({name: flags[f"--{name}"] for name in _WANTED if f"--{name}" in flags})
     return found
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from typing import Mapping, NamedTuple, Optional, Sequence
 
 from rankpatrol.launch.shim.desk import PAUSE_MOST_S, RESUME_WAIT_S
 from rankpatrol.launch.shim.output import DRAIN_S
+from rankpatrol.launch.shim.torchrun_flags import read_flags, torchruns_words
 
-# torchrun's flags that take no value, in any version from 2.0 to 2.13; every other flag takes one.
-WITHOUT_VALUE = frozenset({"--standalone", "--module", "--no-python", "--run-path", "--virtual-local-rank", "--help"})
-SHORT_WITHOUT_VALUE = frozenset({"m", "h"})
 _SHUTDOWN = "--shutdown-timeout"
 # A flag that is left out is looked up in its variable (torch/distributed/argparse_util.py), then in torch's own (launcher/api.py).
 _VARIABLES = ("PET_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
-_TORCHRUN = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 # Of the launcher's patience so much is left for what comes after the rank's own end: its descendants', and its last words.
 _LEFT_S = 5.0
 
@@ -52,35 +48,10 @@ def as_patient_as(deadlines: Deadlines, shutdown_s: Optional[float]) -> Deadline
 
 def shutdown_timeout_s(launcher: Sequence[str], environment: Mapping[str, str]) -> Optional[float]:
     """What torchrun (2.12 and later) was told to wait between a rank's signal and its SIGKILL; None where it was told nothing."""
-    told = [_flag(launcher), *(environment.get(name) for name in _VARIABLES)]
+    flags, _ = read_flags(torchruns_words(launcher) or ())
+    told = [flags.get(_SHUTDOWN), *(environment.get(name) for name in _VARIABLES)]
     given = next((each for each in told if each), None)
     try:
         return None if given is None else max(0.0, float(given))
     except ValueError:
         return None  # torchrun would not have started
-
-
-def words_of(pid: int) -> Sequence[str]:
-    """A process's command line (proc_pid_cmdline(5)), or nothing where it cannot be read."""
-    try:
-        with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="surrogateescape") as text:
-            return text.read().split("\0")[:-1]
-    except OSError:
-        return ()
-
-
-def _flag(launcher: Sequence[str]) -> Optional[str]:
-    """The flag's last value among torchrun's own words, which end where the script begins."""
-    start = next((at for at, word in enumerate(launcher) if os.path.basename(word) in _TORCHRUN), None)
-    if start is None:
-        return None
-    words, value = list(launcher[start + 1 :]), None
-    while words and words[0].startswith("-") and words[0] != "--":
-        name, equals, given = words.pop(0).partition("=")
-        name = name.replace("_", "-")
-        takes_next = not equals and name not in WITHOUT_VALUE and not (len(name) == 2 and name[1] in SHORT_WITHOUT_VALUE)
-        if takes_next and words:
-            given = words.pop(0)
-        if name == _SHUTDOWN:
-            value = given
-    return value

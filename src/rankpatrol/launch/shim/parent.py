@@ -14,7 +14,7 @@ import time
 from typing import Callable, ContextManager, Mapping
 
 from rankpatrol.launch.shim.control import ControlSocket
-from rankpatrol.launch.shim.deadlines import DEADLINES, Deadlines, as_patient_as, shutdown_timeout_s, words_of
+from rankpatrol.launch.shim.deadlines import DEADLINES, Deadlines, as_patient_as, shutdown_timeout_s
 from rankpatrol.launch.shim.desk import Desk, is_left_behind
 from rankpatrol.launch.shim.kernel import (
     PR_SET_CHILD_SUBREAPER,
@@ -30,7 +30,7 @@ from rankpatrol.launch.shim.kernel import (
 from rankpatrol.launch.shim.marks import Held, with_probe
 from rankpatrol.launch.shim.output import Outlet, drain, say
 from rankpatrol.launch.shim.placing import LAUNCHERS, TORCHRUN, place_of
-from rankpatrol.launch.shim.rank_environment import environment_of, rank_environment
+from rankpatrol.launch.shim.rank_environment import environment_of, proc_words, rank_environment
 from rankpatrol.launch.shim.rank_log import RankLog
 
 ENDING = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
@@ -216,7 +216,7 @@ def main(command: list[str], launcher_pid: int, deadlines: Deadlines = DEADLINES
             return 1  # torchrun died before we could ask to be told
     _end_where_all_has_ended(run_dir, place.rank)
     desk = Desk(run_dir, place, launcher_stays=bool(launcher_pid))
-    deadlines = as_patient_as(deadlines, shutdown_timeout_s(words_of(launcher_pid), os.environ))
+    deadlines = as_patient_as(deadlines, shutdown_timeout_s(proc_words(launcher_pid, "cmdline"), os.environ))
     checkpoint = None if desk.knows_no_checkpoints() else desk.resume_from(deadlines.resume_s)
     desk.pause(deadlines.pause_s)
     words = command if checkpoint is None else [word.replace("{checkpoint}", checkpoint) for word in command]

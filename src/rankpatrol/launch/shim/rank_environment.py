@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, Mapping, Optional
+from typing import Dict, List, Mapping, Optional
 
 # `rankpatrol run` sets these for torchrun alone; the rank sees the value its user had, or none.
 LENT = ("PYTHON_EXEC", "PET_MAX_RESTARTS", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
@@ -11,13 +11,18 @@ USERS = "RANKPATROL_USER_"
 SHELLS_OWN = ("_", "SHLVL", "PWD", "OLDPWD")
 
 
+def proc_words(pid: int, file: str) -> List[str]:
+    """The words of /proc/PID/cmdline or environ, each ended by a zero byte (proc(5)); none where they cannot be read."""
+    try:
+        with open(f"/proc/{pid}/{file}", encoding="utf-8", errors="surrogateescape") as text:
+            return text.read().split("\0")
+    except OSError:
+        return []
+
+
 def environment_of(pid: int) -> Optional[Dict[str, str]]:
     """What a process was started with (proc_pid_environ(5)), or None where that cannot be read, or was overwritten (setproctitle)."""
-    try:
-        with open(f"/proc/{pid}/environ", encoding="utf-8", errors="surrogateescape") as text:
-            words = text.read().split("\0")
-    except OSError:
-        return None
+    words = proc_words(pid, "environ")
     return dict(word.split("=", 1) for word in words if "=" in word) or None
 
 
