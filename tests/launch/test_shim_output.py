@@ -1,5 +1,6 @@
 """The rank's output: unchanged, complete, kept, and never a reason for the rank to wait or to die."""
 
+import errno
 import fcntl
 import os
 import pty
@@ -9,6 +10,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -248,7 +250,6 @@ def test_a_log_on_a_folder_that_hangs_never_makes_anyone_wait(tmp_path: Path, mo
     log.close(0.1)
     assert time.monotonic() - began < 1
     os.write(writer, b"x")
-    log._queue.put(None)
     log._thread.join(5)
     assert not log._thread.is_alive()
     os.close(reader)
@@ -258,15 +259,70 @@ def test_a_log_on_a_folder_that_hangs_never_makes_anyone_wait(tmp_path: Path, mo
 def test_what_a_log_could_not_keep_is_counted_once_it_can_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, full = tmp_path / "log", [True]
     write_all = rank_log._write_all
-    monkeypatch.setattr(rank_log, "_write_all", lambda descriptor, chunk: not full[0] and write_all(descriptor, chunk))
+    monkeypatch.setattr(rank_log, "_write_all", lambda descriptor, chunk: 0 if full[0] else write_all(descriptor, chunk))
     log = RankLog(str(path))
     for _ in range(3):
         log.put(b"x" * 10)
-    wait_for(lambda: True if log._lost_bytes == 30 else None)
+    wait_for(lambda: True if log._lost_before == 30 else None)
     full[0] = False
     log.put(b"later\n")
     log.close(5)
     assert path.read_bytes() == b"\n[rankpatrol: 30 bytes of this log could not be kept]\nlater\n"
+
+
+def test_a_log_full_of_small_pieces_keeps_them_all_while_its_disk_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, goes_on = tmp_path / "log", threading.Event()
+    write_all = rank_log._write_all
+    monkeypatch.setattr(rank_log, "_write_all", lambda descriptor, chunk: write_all(descriptor, chunk) if goes_on.wait(10) else 0)
+    log = RankLog(str(path))
+    for number in range(100_000):
+        log.put(b"%d\n" % number)
+    goes_on.set()
+    log.close(10)
+    assert path.read_bytes() == b"".join(b"%d\n" % number for number in range(100_000))
+
+
+def test_what_came_too_fast_is_missing_where_it_would_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, goes_on, asked = tmp_path / "log", threading.Event(), threading.Event()
+    write_all = rank_log._write_all
+
+    def slowly(descriptor: int, chunk: bytes) -> int:
+        asked.set()
+        return write_all(descriptor, chunk) if goes_on.wait(10) else 0
+
+    monkeypatch.setattr(rank_log, "_write_all", slowly)
+    monkeypatch.setattr(rank_log, "_MOST_WAITING_BYTES", 10)
+    log = RankLog(str(path))
+    log.put(b"first ")
+    assert asked.wait(10)
+    for piece in (b"second ", b"missing ", b"too"):
+        log.put(piece)
+    goes_on.set()
+    log.flush(10)
+    log.put(b"last")
+    log.close(10)
+    assert path.read_bytes() == b"first second \n[rankpatrol: 11 bytes of this log could not be kept]\nlast"
+
+
+def test_a_disk_that_fills_up_in_the_middle_of_a_write_loses_no_more_than_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, room = tmp_path / "log", [4]
+    write = os.write
+
+    def until_full(descriptor: int, chunk: bytes | memoryview) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = write(descriptor, chunk[: room[0]])
+        room[0] -= written
+        return written
+
+    log = RankLog(str(path))
+    monkeypatch.setattr(os, "write", until_full)
+    log.put(b"0123456789")
+    log.flush(10)
+    room[0] = 1000
+    log.put(b"later")
+    log.close(10)
+    assert path.read_bytes() == b"0123\n[rankpatrol: 6 bytes of this log could not be kept]\nlater"
 
 
 def test_a_fifo_in_the_logs_place_harms_nobody(job: Job) -> None:

@@ -4,50 +4,65 @@ from __future__ import annotations
 
 import contextlib
 import os
-import queue
 import threading
+from typing import Tuple
 
-_QUEUE_CHUNKS = 1024
+_MOST_WAITING_BYTES = 16 << 20  # as much again may be on its way to the disk
 
 
 class RankLog:
-    """Written by a thread of its own, which alone touches the disk; what it cannot keep is counted, and the count is kept."""
+    """Written by a thread of its own, which alone touches the disk; what it cannot keep is counted, and the count is kept.
+
+    It writes all that waits at once: a rank may print many small pieces faster than a thread can be woken for each.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._lost_bytes, self._lock = 0, threading.Lock()
-        self._queue: queue.Queue[bytes | threading.Event | None] = queue.Queue(_QUEUE_CHUNKS)
+        self._changed = threading.Condition()
+        self._waiting = bytearray()
+        self._put_bytes = self._dealt_with_bytes = 0
+        self._lost_before, self._lost_behind = 0, 0  # what is missing in front of the waiting bytes, and behind them
+        self._closed = False
         self._thread = threading.Thread(target=self._write, name="rank-log", daemon=True)
         self._thread.start()
 
     def put(self, chunk: bytes) -> None:
-        """Keep some output; never waits."""
-        try:
-            self._queue.put_nowait(chunk)
-        except queue.Full:
-            self._count_lost(len(chunk))
+        """Keep some output; never waits for the disk."""
+        with self._changed:
+            if self._lost_behind or len(self._waiting) + len(chunk) > _MOST_WAITING_BYTES:
+                self._lost_behind += len(chunk)
+            else:
+                self._waiting += chunk
+                self._put_bytes += len(chunk)
+            self._changed.notify_all()
 
     def flush(self, wait_s: float) -> None:
         """Let what was put so far reach the file, for `wait_s` at most."""
-        written = threading.Event()
-        with contextlib.suppress(queue.Full):
-            self._queue.put(written, timeout=wait_s)
-            written.wait(wait_s)
+        with self._changed:
+            put_bytes = self._put_bytes
+            self._changed.wait_for(lambda: self._dealt_with_bytes >= put_bytes, wait_s)
 
     def close(self, wait_s: float) -> None:
         """Let the last lines reach the disk, for `wait_s` at most."""
-        with contextlib.suppress(queue.Full):
-            self._queue.put(None, timeout=wait_s)
-            self._thread.join(wait_s)
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join(wait_s)
 
     def _write(self) -> None:
-        log = self._open()
-        for chunk in iter(self._queue.get, None):
-            if isinstance(chunk, bytes):
-                self._keep(log, chunk)
-            elif isinstance(chunk, threading.Event):
-                chunk.set()
-        self._keep(log, b"")
+        log, last = self._open(), False
+        while not last:
+            lost_bytes, waiting, last = self._next()
+            self._keep(log, lost_bytes, waiting)
+
+    def _next(self) -> Tuple[int, bytearray, bool]:
+        """How much is missing, what comes after it, and whether nothing more will; waits until there is something."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            lost_bytes, waiting = self._lost_before, self._waiting
+            self._waiting = bytearray()
+            self._lost_before, self._lost_behind = self._lost_behind, 0
+            return lost_bytes, waiting, self._closed and not self._lost_before
 
     def _open(self) -> int:
         try:
@@ -58,17 +73,13 @@ class RankLog:
                 os.write(2, one_line(f"the log {self.path} is not kept: {problem.strerror}"))
             return -1
 
-    def _keep(self, log: int, chunk: bytes) -> None:
-        lost = self._lost_bytes
-        notice = b"\n[rankpatrol: %d bytes of this log could not be kept]\n" % lost if lost else b""
-        if log >= 0 and _write_all(log, notice + chunk):
-            self._count_lost(-lost)
-        else:
-            self._count_lost(len(chunk))
-
-    def _count_lost(self, count: int) -> None:
-        with self._lock:
-            self._lost_bytes += count
+    def _keep(self, log: int, lost_bytes: int, waiting: bytearray) -> None:
+        notice = b"\n[rankpatrol: %d bytes of this log could not be kept]\n" % lost_bytes if lost_bytes else b""
+        written = _write_all(log, notice + waiting) if log >= 0 else 0
+        with self._changed:
+            self._dealt_with_bytes += len(waiting)
+            self._lost_before += (lost_bytes if written < len(notice) else 0) + len(waiting) - max(0, written - len(notice))
+            self._changed.notify_all()
 
 
 def one_line(what: str) -> bytes:
@@ -77,11 +88,10 @@ def one_line(what: str) -> bytes:
     return f"rankpatrol: {words}\n".encode(errors="backslashreplace")
 
 
-def _write_all(descriptor: int, chunk: bytes) -> bool:
-    view = memoryview(chunk)
-    try:
-        while view:
-            view = view[os.write(descriptor, view) :]
-    except OSError:
-        return False
-    return True
+def _write_all(descriptor: int, chunk: bytes) -> int:
+    """How much of it could be written."""
+    written = 0
+    with contextlib.suppress(OSError):
+        while written < len(chunk):
+            written += os.write(descriptor, memoryview(chunk)[written:])
+    return written
