@@ -282,6 +282,20 @@ def test_a_log_full_of_small_pieces_keeps_them_all_while_its_disk_stands_still(t
     assert path.read_bytes() == b"".join(b"%d\n" % number for number in range(100_000))
 
 
+def test_who_asks_for_the_last_lines_does_not_wait_for_more_to_gather(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "log"
+    monkeypatch.setattr(rank_log, "_GATHER_S", 60)
+    log = RankLog(str(path))
+    for line in (b"one\n", b"two\n", b"three\n"):
+        log.put(line)
+        log.flush(10)
+        assert path.read_bytes().endswith(line)
+    log.put(b"four\n")
+    log.close(10)
+    assert path.read_bytes() == b"one\ntwo\nthree\nfour\n"
+    assert not log._thread.is_alive()
+
+
 def test_what_came_too_fast_is_missing_where_it_would_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, goes_on, asked = tmp_path / "log", threading.Event(), threading.Event()
     write_all = rank_log._write_all

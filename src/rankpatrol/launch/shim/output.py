@@ -41,6 +41,7 @@ class Outlet:
         else:
             self._source_fd, self.rank_fd = os.pipe()
         self._target_fd = _never_waiting(target_fd)
+        self._target_waits = self._target_fd == target_fd
         self._stop_fd, self._told_to_stop = os.pipe()
         self._pending = memoryview(b"")
         self._thread: threading.Thread | None = None
@@ -81,7 +82,8 @@ class Outlet:
         return {self._source_fd, self._target_fd, self._stop_fd, self._told_to_stop}
 
     def _run(self, log: RankLog | None) -> None:
-        while self._pass_on() and self._ready(self._source_fd, select.POLLIN):
+        source = _either(self._source_fd, select.POLLIN, self._stop_fd)
+        while self._pass_on() and self._goes_on(source):
             chunk = self._read()
             if not chunk:
                 self.done = True
@@ -91,11 +93,19 @@ class Outlet:
             self._pending = memoryview(chunk)
 
     def _pass_on(self) -> bool:
-        """Write all that is pending; False when told to stop before."""
+        """Write all that is pending; False when told to stop before.
+
+        What never waits is written at once: to ask first would cost every line of the rank a call more.
+        """
+        waits = self._target_waits
         while self._pending:
-            if self._target_fd >= 0 and not self._ready(self._target_fd, select.POLLOUT):
+            if waits and self._target_fd >= 0 and not self._goes_on(_either(self._target_fd, select.POLLOUT, self._stop_fd)):
                 return False
-            self._pending = self._pending[self._write() :]
+            written = self._write()
+            if waits and not written:
+                time.sleep(0.01)  # another rank was quicker to take the room there was
+            waits = self._target_waits or not written
+            self._pending = self._pending[written:]
         return True
 
     def _write(self) -> int:
@@ -105,25 +115,28 @@ class Outlet:
         try:
             return os.write(self._target_fd, self._pending)
         except BlockingIOError:
-            time.sleep(0.01)  # another rank was quicker to take the room there was
             return 0
         except OSError as problem:
             if problem.errno in _NO_READER:
                 self._target_fd = -1
             return len(self._pending)
 
-    def _ready(self, descriptor: int, event: int) -> bool:
+    def _goes_on(self, either: select.poll) -> bool:
         """Wait for a descriptor; False when told to stop."""
-        poll = select.poll()
-        poll.register(descriptor, event)
-        poll.register(self._stop_fd, select.POLLIN)
-        return all(seen != self._stop_fd for seen, _ in poll.poll())
+        return all(seen != self._stop_fd for seen, _ in either.poll())
 
     def _read(self) -> bytes:
         try:
             return os.read(self._source_fd, _CHUNK_BYTES)
         except OSError:  # a pseudo-terminal answers EIO when its other side is closed (pty(7))
             return b""
+
+
+def _either(descriptor: int, event: int, stop_fd: int) -> select.poll:
+    poll = select.poll()
+    poll.register(descriptor, event)
+    poll.register(stop_fd, select.POLLIN)
+    return poll
 
 
 def _poll(descriptor: int, event: int, wait_ms: int) -> bool:

@@ -7,6 +7,8 @@ import os
 import threading
 from typing import Tuple
 
+# A rank that prints a line every few milliseconds wakes the disk's thread twenty times a second, and not for each line.
+_GATHER_S = 0.05
 _MOST_WAITING_BYTES = 16 << 20  # as much again may be on its way to the disk
 
 
@@ -22,24 +24,26 @@ class RankLog:
         self._waiting = bytearray()
         self._put_bytes = self._dealt_with_bytes = 0
         self._lost_before, self._lost_behind = 0, 0  # what is missing in front of the waiting bytes, and behind them
-        self._closed = False
+        self._closed, self._hurry_to_bytes = False, 0
         self._thread = threading.Thread(target=self._write, name="rank-log", daemon=True)
         self._thread.start()
 
     def put(self, chunk: bytes) -> None:
         """Keep some output; never waits for the disk."""
         with self._changed:
+            if not self._waiting:
+                self._changed.notify_all()
             if self._lost_behind or len(self._waiting) + len(chunk) > _MOST_WAITING_BYTES:
                 self._lost_behind += len(chunk)
             else:
                 self._waiting += chunk
                 self._put_bytes += len(chunk)
-            self._changed.notify_all()
 
     def flush(self, wait_s: float) -> None:
         """Let what was put so far reach the file, for `wait_s` at most."""
         with self._changed:
-            put_bytes = self._put_bytes
+            put_bytes = self._hurry_to_bytes = self._put_bytes
+            self._changed.notify_all()
             self._changed.wait_for(lambda: self._dealt_with_bytes >= put_bytes, wait_s)
 
     def close(self, wait_s: float) -> None:
@@ -54,6 +58,8 @@ class RankLog:
         while not last:
             lost_bytes, waiting, last = self._next()
             self._keep(log, lost_bytes, waiting)
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._dealt_with_bytes < self._hurry_to_bytes, _GATHER_S)
 
     def _next(self) -> Tuple[int, bytearray, bool]:
         """How much is missing, what comes after it, and whether nothing more will; waits until there is something."""
