@@ -39,7 +39,7 @@ def test_a_job_on_one_node_has_no_others(command):
     assert part(command) is None
 
 
-@pytest.mark.parametrize("start", ["torchrun", "/opt/env/bin/torchrun", "python -m torch.distributed.run", "numactl -N 0 torchrun3.11"])
+@pytest.mark.parametrize("start", ["torchrun", "/opt/env/bin/torchrun", "python -mtorch.distributed.run", "numactl -N 0 torchrun3.11"])
 @pytest.mark.parametrize("nodes", ["--nnodes 4", "--nnodes=4", "--nnodes 2:4"])
 def test_torchruns_own_options_tell_of_several(start, nodes):
     found = part(f"{start} --standalone {nodes} -m --rdzv_id exp-7 --rdzv-endpoint {NOBODY}:29500 train --nnodes 1")

@@ -147,3 +147,22 @@ def test_the_programs_own_words_are_no_flags_of_torchruns() -> None:
     words = torchruns_words(["torchrun", "--tee", "3", "-m", "pack.train", "--standalone"])
     assert words is not None
     assert read_flags(words) == ({"--tee": "3", "-m": ""}, ["pack.train", "--standalone"])
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "torchrun",
+        "/opt/env/bin/torchrun3.11",
+        "numactl -N 0 torchrun",
+        "python -m torch.distributed.run",
+        "python3 -u -mtorch.distributed.launch",
+    ],
+)
+def test_torchrun_is_found_however_it_is_started(start: str) -> None:
+    assert torchruns_words([*start.split(), "--nnodes", "2", "train.py"]) == ["--nnodes", "2", "train.py"]
+
+
+@pytest.mark.parametrize("command", ["python train.py", "bash torchrun.sh", "python -c torch.distributed.run", "my-torchrun train.py", ""])
+def test_what_only_looks_like_it_is_no_torchrun(command: str) -> None:
+    assert torchruns_words(command.split()) is None

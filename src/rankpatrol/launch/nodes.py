@@ -8,9 +8,8 @@ from urllib.parse import urlsplit
 from rankpatrol.core.errors import UsageProblem
 from rankpatrol.core.records import Record
 from rankpatrol.launch.rundir import Cluster
-from rankpatrol.launch.shim.torchrun_flags import read_flags
+from rankpatrol.launch.shim.torchrun_flags import read_flags, torchruns_words
 
-_TORCHRUN = re.compile(r"(?:^|/)torchrun[\d.]*$|^torch\.distributed\.(?:run|launch)$")
 _WANTED = {"nnodes": "1:1", "node-rank": "", "rdzv-endpoint": "", "rdzv-id": "", "master-addr": "", "max-restarts": "0"}
 _NO_WORD = frozenset({"", "none"})
 _NO_NAME = (
@@ -48,11 +47,11 @@ def node_part(command: Sequence[str], environment: Mapping[str, str], given: Giv
 
 def torchrun_options(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, str] | None:
     """Torchrun's own options that tell of nodes, each as typed, else from PET_…, else its default. None where CMD is no torchrun."""
-    start = next((place for place, word in enumerate(command) if _TORCHRUN.search(word)), None)
-    if start is None:
+    words = torchruns_words(command)
+    if words is None:
         return None
     found = {name: environment.get(f"PET_{name.replace('-', '_').upper()}", default) for name, default in _WANTED.items()}
-    flags, _ = read_flags(command[start + 1 :])
+    flags, _ = read_flags(words)
     found.update({name: flags[f"--{name}"] for name in _WANTED if f"--{name}" in flags})
     return found
 

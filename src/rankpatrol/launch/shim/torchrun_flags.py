@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Dict, List, Optional, Sequence, Tuple
 
 # torchrun's flags that take no value, in any version from 2.0 to 2.13; every other flag takes one.
 WITHOUT_VALUE = frozenset({"--standalone", "--module", "--no-python", "--run-path", "--virtual-local-rank", "--help"})
 SHORT_WITHOUT_VALUE = frozenset({"m", "h"})
-_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch"})
+# pip installs `torchrun`; some distributions add their interpreter's version to it.
+_SCRIPT = re.compile(r"torchrun[\d.]*")
+_MODULE = re.compile(r"-mtorch\.distributed\.(?:run|launch)")
 
 
 def torchruns_words(command: Sequence[str]) -> Optional[List[str]]:
     """What stands behind torchrun itself, or None where it is not there."""
     for at, word in enumerate(command):
-        if os.path.basename(word) == "torchrun" or (word in _MODULES and at and command[at - 1] == "-m"):
+        before = command[at - 1] if at and command[at - 1] == "-m" else ""
+        if _SCRIPT.fullmatch(os.path.basename(word)) or _MODULE.fullmatch(before + word):
             return list(command[at + 1 :])
     return None
 
