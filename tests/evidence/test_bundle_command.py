@@ -54,9 +54,22 @@ def test_what_is_no_bundle_is_bad_input(tmp_path: Path, capsys: Captured, comman
     assert "has no manifest.json" in captured.err
 
 
-def test_path_is_wanted(capsys: Captured) -> None:
-    assert call(["bundle", "verify"]) == 64
-    assert "PATH" in capsys.readouterr().err
+@pytest.mark.parametrize("command", ["verify", "show"])
+def test_without_a_path_it_is_the_last_one_of_the_newest_job_here(
+    command: str, tmp_path: Path, of: IncidentRef, findings: Findings, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(["bundle", command]) == 65
+    assert "there is no job here" in capsys.readouterr().err
+    job = tmp_path / "rankpatrol-runs" / "train"
+    job.mkdir(parents=True)
+    (job / "job.json").write_text("{}")
+    assert call(["bundle", command]) == 65
+    assert "rankpatrol-runs/train, has no sealed evidence" in capsys.readouterr().err
+    for number in ("9", "10"):
+        seal(job / "incidents" / number, of, findings, clock)
+    assert call(["bundle", command]) == 0
+    assert str(Path("rankpatrol-runs", "train", "incidents", "10")) in capsys.readouterr().out
 
 
 def test_story_is_plain_text_with_reasons_and_what_was_captured(sealed: Path, findings: Findings, capsys: Captured) -> None:

@@ -31,6 +31,17 @@ def test_it_says_where_the_time_went_and_what_the_incident_cost(job, capsys):
     assert "NCCL's default of 10 min, or " in out
 
 
+def test_without_a_job_directory_it_is_the_newest_one_here(job, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert call(["goodput"]) == 65
+    assert "there is no job here" in capsys.readouterr().err
+    (job / "job.json").write_text("{}")
+    (tmp_path / "rankpatrol-runs").mkdir()
+    job.rename(tmp_path / "rankpatrol-runs" / "job")
+    assert call(["goodput"]) == 0
+    assert "2 attempts · 1 incident" in capsys.readouterr().out
+
+
 def test_the_document_is_the_only_thing_on_stdout(job, capsys):
     assert call(["goodput", "--json", str(job)]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -8,6 +8,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from rankpatrol.cli.jobs import newest_bundle
 from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.screen import shown
 from rankpatrol.cli.words import say_json
@@ -21,7 +22,7 @@ from rankpatrol.evidence.reading import PartUnreadable, load_diagnosis
 # An absence that says nothing about the evidence: nobody asked for it.
 _EXPECTED_ABSENT = frozenset({"native", "flight_recorder"})
 
-_path = click.argument("path", type=GivenPath())
+_path = click.argument("path", type=GivenPath(), required=False, metavar="[PATH]")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
@@ -34,11 +35,12 @@ def bundle() -> None:
 @_path
 @_json
 @click.pass_context
-def verify_command(context: click.Context, path: Path, *, as_json: bool) -> None:
-    """Compare every file of the bundle at PATH with its manifest.
+def verify_command(context: click.Context, path: Path | None, *, as_json: bool) -> None:
+    """Compare every file of the bundle at PATH with its manifest (of the newest job's last one, unless PATH is given).
 
     Exit code: 0 whole, 2 changed or incomplete, 65 not a bundle.
     """
+    path = path or newest_bundle()
     seen = verify(path)
     if as_json:
         _print_json({"path": seen.path, "ok": seen.ok, "files_checked": seen.files_checked, "problems": seen.problems})
@@ -55,11 +57,14 @@ def verify_command(context: click.Context, path: Path, *, as_json: bool) -> None
 @_path
 @_json
 @click.pass_context
-def show_command(context: click.Context, path: Path, *, as_json: bool) -> None:
+def show_command(context: click.Context, path: Path | None, *, as_json: bool) -> None:
     """Tell the story of the bundle at PATH: who waited for whom and why, and what was captured.
+
+    Without PATH, it is the last one of the newest job here.
 
     Exit code: 0 whole, 2 changed or incomplete, 65 not a bundle.
     """
+    path = path or newest_bundle()
     seen = verify(path)
     diagnosis = _diagnosis(path)
     if as_json:

@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader
 from rich.console import Console
 from rich.text import Text
 
+from rankpatrol.cli.jobs import find_job
 from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.screen import shown
 from rankpatrol.cli.words import say_json
@@ -39,16 +40,18 @@ _MOST_BYTES = 8 << 30
 
 
 @click.command(short_help="Say where a job's wall time went.")
-@click.argument("job_dirs", nargs=-1, required=True, type=GivenPath(), metavar="JOBDIR...")
+@click.argument("job_dirs", nargs=-1, type=GivenPath(), metavar="[JOBDIR]...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--svg", type=GivenPath(), help="Draw the account into FILE as well.  [default: no picture]", metavar="FILE")
 def goodput(job_dirs: tuple[Path, ...], as_json: bool, svg: Path | None) -> None:
     """Say where a job's wall time went, and what each incident cost, from events.jsonl alone.
 
+    Without JOBDIR, it is the newest job here.
+
     Several job directories are added up: launches of the same command, one after another, are one run, with the time between them.
     """
     with _no_collector():
-        accounts = [account_of(run) for run in runs_of(_launches(job_dirs))]
+        accounts = [account_of(run) for run in runs_of(_launches(job_dirs or (find_job(None),)))]
     if svg is not None:
         _write(svg, accounts)
     if as_json:

@@ -10,6 +10,7 @@ from rankpatrol.cli.job_state import JobState
 from rankpatrol.config.resolve import Sources, resolve, values
 from rankpatrol.core.errors import BadInput, NoPermission
 from rankpatrol.core.plain import plain
+from rankpatrol.evidence.reading import last_bundle
 from rankpatrol.launch.outlived import NOTE
 from rankpatrol.launch.rundir import JobSpec, RunDir, run_dir_folders
 from rankpatrol.system.files import read_plain
@@ -34,6 +35,15 @@ def find_job(job_dir: Path | None) -> Path:
     if not found:
         raise BadInput("there is no job here", help="Start one with `rankpatrol run torchrun …`, or give a job directory.")
     return found[-1][1].parent
+
+
+def newest_bundle() -> Path:
+    """The evidence of the last incident of the newest job here. Raises BadInput where nothing was sealed."""
+    job = find_job(None)
+    found = last_bundle(job)
+    if found is None:
+        raise BadInput(f"the newest job here, {job}, has no sealed evidence", help="Give the bundle's folder, such as JOBDIR/incidents/1.")
+    return found
 
 
 def read_state(folder: Path) -> tuple[JobState, dict[str, Any]]:

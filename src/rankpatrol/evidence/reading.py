@@ -8,7 +8,7 @@ import msgspec
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.errors import EvidenceError, ExitCode
 from rankpatrol.core.snapshot import Snapshot
-from rankpatrol.evidence.manifest import open_plain
+from rankpatrol.evidence.manifest import MANIFEST, open_plain
 
 AT_ALERT = "at_alert/"
 Loaded = TypeVar("Loaded")
@@ -29,6 +29,17 @@ def load_snapshot(bundle: Path, *, at_alert: bool = False) -> Snapshot:
 def load_diagnosis(bundle: Path) -> Diagnosis:
     """The diagnosis that a bundle holds. Verify the bundle first."""
     return _load(bundle, "diagnosis.json", Diagnosis)
+
+
+def is_bundle(folder: Path) -> bool:
+    """True where evidence was sealed, whole or not."""
+    return (folder / MANIFEST).is_file() and (folder / "diagnosis.json").is_file()
+
+
+def last_bundle(job_dir: Path) -> Path | None:
+    """The newest sealed incident of a job directory; incidents are numbered."""
+    sealed = [folder for folder in job_dir.glob("incidents/*") if is_bundle(folder)]
+    return max(sealed, key=lambda folder: (len(folder.name), folder.name), default=None)
 
 
 def _load(bundle: Path, name: str, kind: type[Loaded]) -> Loaded:

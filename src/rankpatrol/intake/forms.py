@@ -20,7 +20,7 @@ from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.errors import BadInput
 from rankpatrol.core.records import Record
 from rankpatrol.evidence.manifest import verify
-from rankpatrol.evidence.reading import load_diagnosis
+from rankpatrol.evidence.reading import is_bundle, last_bundle, load_diagnosis
 from rankpatrol.formats.fr_trace_text import looks_like_fr_trace
 from rankpatrol.formats.stack_text import looks_like_stacks
 from rankpatrol.intake.recordings import begins_like_a_recording, rank_in_name, read_recordings
@@ -75,7 +75,7 @@ def _of_job(folder: Path) -> Diagnosis | None:
     if told is None or not (told.judged or told.diagnosis.verdict == "healthy"):
         return _of_last_incident(folder)
     bundle = None if told.bundle is None else folder / "incidents" / Path(told.bundle).name
-    if bundle is None or not _is_bundle(bundle):
+    if bundle is None or not is_bundle(bundle):
         return told.diagnosis
     sealed = _of_bundle(bundle)
     return msgspec.structs.replace(sealed, reasons_for=(*sealed.reasons_for, told.followed))
@@ -115,16 +115,6 @@ def _objects(text: str) -> Iterator[dict[str, Any]]:
             yield msgspec.json.decode(line, type=dict[str, Any])
 
 
-def _is_bundle(folder: Path) -> bool:
-    return (folder / "manifest.json").is_file() and (folder / "diagnosis.json").is_file()
-
-
-def _last_bundle(job_dir: Path) -> Path | None:
-    """The newest sealed incident of a job directory; incidents are numbered."""
-    sealed = [folder for folder in job_dir.glob("incidents/*") if _is_bundle(folder)]
-    return max(sealed, key=lambda folder: (len(folder.name), folder.name), default=None)
-
-
 def _of_bundle(folder: Path) -> Diagnosis:
     """What was sealed; of a bundle that is not as it was sealed no more than a suspicion. Raises a PatrolError."""
     found, seen = load_diagnosis(folder), verify(folder)
@@ -135,7 +125,7 @@ def _of_bundle(folder: Path) -> Diagnosis:
 
 
 def _of_last_incident(job_dir: Path) -> Diagnosis | None:
-    bundle = _last_bundle(job_dir)
+    bundle = last_bundle(job_dir)
     return _of_bundle(bundle) if bundle is not None else None
 
 
@@ -164,9 +154,9 @@ def _may_be_listing(text: str) -> bool:
 RECORDINGS, STACKS = "flight recording", "stacks"
 # Where a folder's form has no answer, its files are read one by one.
 FOLDER_FORMS: tuple[FolderForm, ...] = (
-    FolderForm("sealed bundle", _is_bundle, _of_bundle),
+    FolderForm("sealed bundle", is_bundle, _of_bundle),
     FolderForm("job directory", _is_job_directory, _of_job),
-    FolderForm("folder with sealed incidents", lambda folder: _last_bundle(folder) is not None, _of_last_incident),
+    FolderForm("folder with sealed incidents", lambda folder: last_bundle(folder) is not None, _of_last_incident),
 )
 FILE_FORMS: tuple[FileForm, ...] = (
     FileForm(RECORDINGS, _carries_a_rank, begins_like_a_recording, _recordings),
