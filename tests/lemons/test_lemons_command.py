@@ -39,6 +39,16 @@ def test_it_says_what_to_leave_out_and_how(lemon, capsys):
     assert "kubernetes.io/hostname" in out
 
 
+def test_a_node_with_many_words_stays_on_one_line_where_no_terminal_sets_a_width(memory, capsys):
+    node, now = "a-node-with-a-very-long-name.rack-17.row-b.example.org", time.time()
+    said = {"verdict": "crash", "cause": "gpu_lost", "sentence": "it fell off", "device": "GPU-0d1e2f3a-4b5c-6d7e-8f90-a1b2c3d4e5f6"}
+    memory.add(Memory(incidents=(NodeIncident(job="j", incident=1, at_unix_s=now, node=node, **said),), uses=()))
+    call(["lemons"])
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if "gpu_lost" in line]
+    assert row.startswith(node)
+    assert row.rstrip().endswith("e5f6 (1)")
+
+
 def test_the_document_is_the_only_thing_on_stdout(lemon, capsys):
     assert call(["lemons", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)

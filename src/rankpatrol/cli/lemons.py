@@ -7,7 +7,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from rankpatrol.cli.screen import shown
+from rankpatrol.cli.screen import page, shown
 from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.errors import ExitCode, UsageProblem
 from rankpatrol.lemons.advice import Weights, exclude_option, node_affinity, stories
@@ -43,7 +43,7 @@ def lemons(as_json: bool, forget: str | None, yes: bool) -> int:
         document = {"file": str(path), "window_s": weights.window_s, "lemons": nodes, "advice": advice, "nodes": found}
         say_json(document)
     else:
-        _print(Console(soft_wrap=True, highlight=False), found, nodes, memory)
+        _print(page(), found, nodes, memory)
     return ExitCode.WARNING if nodes else ExitCode.OK
 
 

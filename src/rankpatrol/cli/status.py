@@ -13,7 +13,7 @@ from rich.table import Table
 from rankpatrol.cli.job_state import GroupRow, JobState, NodeRow, OpenIncident, RankRow, Said, Told, told
 from rankpatrol.cli.jobs import STALE_S, find_job, read_state
 from rankpatrol.cli.paths import GivenPath
-from rankpatrol.cli.screen import shown
+from rankpatrol.cli.screen import page, shown
 from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.durations import say_duration
 from rankpatrol.core.errors import BadInput, ExitCode, PatrolError
@@ -142,7 +142,7 @@ def _unseen(state: JobState) -> int:
 
 
 def _print_status(folder: Path, state: JobState, age_s: float) -> None:
-    console = Console(soft_wrap=True)
+    console = page()
     ended = f"ended: {state.ended}" if state.ended else "running"
     step = "" if state.step is None else f" · step {state.step}"
     console.print(shown(f"{state.job} · {ended} · attempt {state.attempt}{step} · policy {state.policy}"))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from rankpatrol.agent.once import Glimpse, glimpse
@@ -18,7 +17,7 @@ from rankpatrol.agent.watching import Wanted, Watching, look_around
 from rankpatrol.cli.elsewhere import go_to_job
 from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.pods import pids_of_job
-from rankpatrol.cli.screen import shown
+from rankpatrol.cli.screen import page, shown
 from rankpatrol.cli.settings import config_option, setting_options, settled
 from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.counts import say_count
@@ -142,7 +141,7 @@ def _once(jobs: tuple[FoundJob, ...], found: Survey, *, as_json: bool) -> int:
 
 
 def _print(seen: Glimpse) -> None:
-    console = Console(soft_wrap=True)
+    console = page()
     found = seen.diagnosis
     console.print(shown(f"{seen.job}: {found.verdict} / {found.cause} ({found.certainty}), after {seen.seconds} s", style="bold"))
     console.print(shown(f"  {found.sentence}"))
