@@ -1,5 +1,7 @@
 """What the patrol costs a training: step time with and without it, in turn; then the agent's own CPU and memory.
 
+Each round has two runs without it, too: what those differ by is the machine's noise.
+
 Usage: python benchmarks/overhead.py [ROUNDS] [RANKS_OF_THE_AGENTS_JOB]
 """
 
@@ -15,7 +17,9 @@ from pathlib import Path
 from exchange import cpu_s
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-STEPS, WARM_UP = 150, 20
+STEPS, WARM_UP = 1500, 100
+# Turn about, so that a machine that warms up or fills favours neither.
+ORDERS = (("with", "without", "again"), ("without", "with", "again"), ("without", "again", "with"))
 WATCHED_S = 30.0
 
 
@@ -78,24 +82,27 @@ def steps_go_on(events: Path) -> bool:
     return sum('"progress"' in line for line in told) > 5
 
 
+def told(ratios: list[float]) -> str:
+    spread = f" (from {min(ratios):.3f} to {max(ratios):.3f})" if len(ratios) > 1 else ""
+    return f"median {statistics.median(ratios):.3f}{spread}"
+
+
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     ranks = int(sys.argv[2]) if len(sys.argv) > 2 else 8
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        ratios = []
+        ratios, noise = [], []
         for number in range(rounds):
             times = {}
-            # Alternating which goes first, so that a machine that warms up or fills favours neither.
-            for which in ("without", "with") if number % 2 else ("with", "without"):
+            for which in ORDERS[number % len(ORDERS)]:
                 command = training(folder, ranks=2, steps=STEPS, step_s=0.0, workers=1)
                 times[which] = step_seconds(patrolled(command, folder / f"job-{number}") if which == "with" else command)
-            ratios.append(times["with"] / times["without"])
-            print(
-                f"round {number}: a step takes {times['without'] * 1e3:.2f} ms without, {times['with'] * 1e3:.2f} ms with: {ratios[-1]:.3f}"
-            )
-        spread = f", from {min(ratios):.3f} to {max(ratios):.3f}" if len(ratios) > 1 else ""
-        print(f"step time with / without: median {statistics.median(ratios):.3f}{spread}")
+            ratios.append(2 * times["with"] / (times["without"] + times["again"]))
+            noise.append(times["again"] / times["without"])
+            without = f"{times['without'] * 1e3:.2f} and {times['again'] * 1e3:.2f} ms without ({noise[-1]:.3f})"
+            print(f"round {number}: a step takes {without}, {times['with'] * 1e3:.2f} ms with: {ratios[-1]:.3f}")
+        print(f"step time with / without: {told(ratios)}; without / without: {told(noise)}")
         share, resident_mb = agents_cost(training(folder, ranks=ranks, steps=4000, step_s=0.5, workers=1), folder / "job-agent")
         print(f"agent at {ranks} ranks: {share:.2%} of a core, {resident_mb:.0f} MB")
 
