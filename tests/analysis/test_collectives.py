@@ -272,6 +272,53 @@ def test_a_call_on_a_line_of_its_own_is_told_from_a_skipped_one_by_that_line():
     assert (skipped.kind, skipped.ranks) == ("rank_missing_collective", (0,))
 
 
+def ran(*calls):
+    """One rank that ran these (operation, size, line), and stands in the last one."""
+    done = [entry(WORLD, number, operation, size, line=line) for number, (operation, size, line) in enumerate(calls, 1)]
+    return recording(*done[:-1], pending(len(calls), *calls[-1][:2], line=calls[-1][2]))
+
+
+STEP, SAVED = ("all_reduce", 16, 102), ("barrier", 0, 79)
+
+
+def test_a_call_too_many_that_met_another_of_its_kind_is_found_by_its_line():
+    """A guarded barrier before the save: it pairs with the others' barrier of the save, all go on, and stand one call apart later."""
+    usual = [STEP, STEP, SAVED] * 2
+    others = {rank: ran(*usual, STEP) for rank in (1, 2, 3)}
+    found = twice({**others, 0: ran(*usual[:5], ("barrier", 0, 123), SAVED)}, ALL)
+    assert (found.kind, found.ranks, found.sequence, found.proved, found.by_lines) == ("rank_conditional_collective", None, 6, True, True)
+    assert found.sentence == (
+        "only rank 0 runs train_step (train.py:123), whose barrier 6 of group default_pg met that of train_step (train.py:79)"
+    )
+    assert "ranks 1-3 wait in all_reduce 7 of group default_pg, [16] Float, at train_step (train.py:102)" in found.reasons_for
+
+
+def test_a_call_too_many_before_several_of_its_kind_is_found_by_its_line():
+    usual = [STEP, SAVED, ("barrier", 0, 80)] * 3
+    others = {rank: ran(*usual, STEP) for rank in (1, 2, 3)}
+    found = twice({**others, 0: ran(*usual[:7], ("barrier", 0, 123), SAVED, ("barrier", 0, 80))}, ALL)
+    assert (found.kind, found.ranks, found.sequence) == ("rank_conditional_collective", None, 8)
+
+
+def test_the_call_that_was_skipped_is_told_by_its_line_where_the_next_is_of_its_kind():
+    usual = [STEP, SAVED, ("barrier", 0, 80)] * 2
+    others = {rank: ran(*usual, STEP, SAVED, ("barrier", 0, 80)) for rank in (1, 2, 3)}
+    found = twice({**others, 0: ran(*usual, STEP, ("barrier", 0, 80), STEP)}, ALL)
+    assert (found.kind, found.ranks, found.sequence, found.proved) == ("rank_missing_collective", (0,), 8, True)
+    assert found.sentence == (
+        "rank 0 skipped barrier 8 of group default_pg at train_step (train.py:79), and ran the one at train_step (train.py:80) in its place"
+    )
+
+
+def test_two_lines_of_one_branch_are_no_reason_to_look_further_back():
+    """Rank 0 always saves on a line of its own; it then skips a step."""
+    others = {rank: ran(STEP, SAVED, STEP, STEP) for rank in (1, 2, 3)}
+    found = twice({**others, 0: ran(STEP, ("barrier", 0, 70), STEP, ("barrier", 0, 70))}, ALL)
+    assert found.sequence == 4
+    first_save = twice({**others, 0: ran(STEP, ("barrier", 0, 70), ("broadcast", 16, 90))}, ALL)
+    assert first_save.sequence == 3
+
+
 def test_a_line_says_nothing_where_the_others_lines_are_not_recorded():
     others = {rank: recording(*past(5), pending(6)) for rank in (1, 2, 3)}
     found = twice({**others, 0: recording(*past(5, line=60), pending(6, "barrier", 0, line=57))}, ALL)

@@ -6,6 +6,8 @@ they tell: a line that nobody else ever ran, with another tensor, is a branch of
 
 from collections.abc import Iterable, Iterator
 
+import msgspec
+
 from rankpatrol.analysis.desyncs import CONDITIONAL, UNCHANGED, Desync, Side, say_side, say_sizes, say_verb, side, users_line
 from rankpatrol.analysis.knots import Holders
 from rankpatrol.analysis.recordings import Column, Entries, Group, Look, Point, Signature, signature
@@ -93,6 +95,8 @@ def crossed(look: Look, holders: Holders, crossing: Crossing, *, still: frozense
     odd = frozenset().union(*(ranks for each, ranks in crossing.entered.items() if each != most)) if most else frozenset()
     waiting = frozenset(holders[crossing.held])
     entered = frozenset().union(*look.entered(crossing.held).values())
+    stand = _sides(look, holders, crossing)
+    crossing = _where_lines_part(look, crossing, odd)
     sides = _sides(look, holders, crossing)
     kind = _kind(look, crossing, sides, odd)
     busy = frozenset(rank for ranks in holders.values() for rank in ranks) & blocked
@@ -103,15 +107,34 @@ def crossed(look: Look, holders: Holders, crossing: Crossing, *, still: frozense
         ranks=tuple(sorted(odd)) if odd and kind != CONDITIONAL else None,
         group=crossing.first.group.name,
         sequence=crossing.first.sequence,
-        sides=sides,
+        sides=sides if kind == CONDITIONAL else stand,
         waiting=tuple(sorted(waiting | busy)),
         sentence=_sentence(crossing, sides, odd, kind),
-        reasons_for=(*(say_side(each) for each in sides), *([UNCHANGED] if proved else [])),
+        reasons_for=(*dict.fromkeys(say_side(each) for each in (*sides, *stand)), *([UNCHANGED] if proved else [])),
         reasons_against=(*_unseen(crossing, entered - still), *([_DOUBTS[kind, by_lines]] if odd and (kind, by_lines) in _DOUBTS else [])),
         proved=proved,
         by_stacks=waiting - odd <= blocked,
         by_lines=by_lines,
     )
+
+
+def _where_lines_part(look: Look, crossing: Crossing, odd: frozenset[int]) -> Crossing:
+    """The crossing, moved to where the lines of code part already: a call too many may have met another one of its kind."""
+    if not odd or len(crossing.entered) != 2:
+        return crossing
+    group, at = crossing.first.group, crossing.first.sequence
+    usual, own = (_calls(look, group, ranks) for ranks in (frozenset(group.members) - odd, odd))
+    first = at
+    while _met_another(usual.get(first - 1), own.get(first - 1)):
+        first -= 1
+    one_more = all(own.get(sequence + 1) == usual[sequence] for sequence in range(first, at)) and _own_line(usual, own, first)
+    one_less = len(odd) == 1 and all(usual.get(sequence + 1) == own[sequence] for sequence in range(first, at))
+    return msgspec.structs.replace(crossing, first=Point(group, first)) if first < at and (one_more or one_less) else crossing
+
+
+def _met_another(one: Call | None, other: Call | None) -> bool:
+    """True for the same operation from two lines of the program."""
+    return one is not None and other is not None and one.what == other.what and None not in {one.line, other.line} and one != other
 
 
 def _sides(look: Look, holders: Holders, crossing: Crossing) -> tuple[Side, ...]:
@@ -133,7 +156,8 @@ def _kind(look: Look, crossing: Crossing, sides: tuple[Side, ...], odd: frozense
         at = crossing.first.sequence
         if len(odd) == 1 and _skipped(usual, own, at):
             return "rank_missing_collective"
-        if sides[0].sizes != sides[1].sizes and _own_line(usual, own, at):
+        same = sides[0].operation == sides[1].operation and sides[0].dtypes == sides[1].dtypes
+        if (sides[0].sizes != sides[1].sizes or same) and _own_line(usual, own, at):
             return CONDITIONAL
     return "collective_mismatch_op" if len({each.operation for each in sides}) > 1 else "collective_mismatch_shape"
 
@@ -187,6 +211,8 @@ def _sentence(crossing: Crossing, sides: tuple[Side, ...], odd: frozenset[int], 
         said = "; ".join(f"{say_verb(each.ranks, 'runs', 'run')} {each.operation} with {say_sizes(each)}" for each in sides)
         return f"the ranks of group {group} disagree on its collective {at}, and nobody can be named: {said}"
     usual, other = sides[0], sides[1]
+    if usual.operation == other.operation and kind in {"rank_missing_collective", CONDITIONAL}:
+        return _sentence_of_lines(group, usual, other, kind)
     others = f"{_does(usual)} {usual.operation} {at}"
     if kind == "rank_missing_collective":
         it = "waits in" if other.waits else "ran"
@@ -197,6 +223,14 @@ def _sentence(crossing: Crossing, sides: tuple[Side, ...], odd: frozenset[int], 
         return f"{' and '.join(f'{_does(each)} {each.operation} {at}' for each in sides[1:])} of group {group} where {others}"
     named = " and ".join(f"{_does(each)} {each.operation} {at} with {say_sizes(each)}" for each in sides[1:])
     return f"{named} in group {group} where {_does(usual)} it with {say_sizes(usual)}"
+
+
+def _sentence_of_lines(group: str, usual: Side, other: Side, kind: str) -> str:
+    """Of calls that met another of their kind: the lines of code alone tell them apart."""
+    call = f"{usual.operation} {usual.sequence}"
+    if kind == CONDITIONAL:
+        return f"only {say_verb(other.ranks, 'runs', 'run')} {other.line}, whose {call} of group {group} met that of {usual.line}"
+    return f"{say_ranks(other.ranks)} skipped {call} of group {group} at {usual.line}, and ran the one at {other.line} in its place"
 
 
 def _does(each: Side) -> str:
