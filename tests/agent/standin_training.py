@@ -2,7 +2,8 @@
 
 In the first attempt, rank 1 sleeps after a while and the others wait for it; later attempts finish. argv: for how many seconds it
 trains, then `well` for a training in which nobody sleeps, `nobody` for one that gives up root, as some containers' entry points do,
-`undumpable` for one that nobody may trace but who may trace everybody (ptrace(2)).
+`undumpable` for one that nobody may trace but who may trace everybody (ptrace(2)), `raises` and a pipe for one whose rank 1 raises instead
+of sleeping, and goes down once the pipe has a writer.
 """
 
 import ctypes
@@ -17,6 +18,13 @@ SOURCE = "def all_reduce(lock):\n    lock.acquire()\n"
 def gloo_thread():
     ctypes.CDLL(None).prctl(15, b"gloo_tcp_loop", 0, 0, 0)  # PR_SET_NAME
     threading.Event().wait()
+
+
+class Held:
+    """What its interpreter still holds when it goes down."""
+
+    def __del__(self, opens=os.open, mode=os.O_RDONLY, pipe=sys.argv[-1]):
+        opens(pipe, mode)
 
 
 def main():
@@ -36,6 +44,9 @@ def main():
         time.sleep(0.02)
     if attempt > 0 or "well" in sys.argv:
         return
+    if rank == 1 and "raises" in sys.argv:
+        sys.held = Held()
+        raise ValueError("no such batch")
     if rank == 1:
         time.sleep(1e6)
     lock = threading.Lock()

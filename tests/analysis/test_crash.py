@@ -8,7 +8,7 @@ from rankpatrol.analysis.crash import diagnose_crash, may_be_a_full_disk
 from rankpatrol.analysis.diagnose import diagnose
 from rankpatrol.core.diagnosis import Certainty
 from rankpatrol.core.records import Missing
-from rankpatrol.core.snapshot import Collective, DiskRoom, FlightRecording, IoCounters, KernelKills, LogSample, SystemCall
+from rankpatrol.core.snapshot import Collective, DiskRoom, FlightRecording, IoCounters, KernelKills, LogSample, Marks, SystemCall
 
 TORCH = "/env/lib/python3.11/site-packages/torch"
 BACKWARD = (("_engine_run_backward", f"{TORCH}/autograd/graph.py", 979), ("main", "/home/u/train.py", 60))
@@ -51,6 +51,39 @@ def test_a_victim_that_exits_before_the_culprit_is_still_a_victim():
     """A connection breaks before its owner has ended: interpreter tear-down takes seconds."""
     found = crash(ended(0, 1, 0.0, *CLOSED), ended(1, 1, 1.5, *OWN), ended(2, 1, 0.1, *CLOSED), ended(3, 1, 0.2, *CLOSED))
     assert (found.cause, found.culprit_ranks, found.victim_ranks) == ("user_exception", (1,), (0, 2, 3))
+
+
+def raised(number, at_s, *tail, status=None):
+    """A rank whose probe says that its program has ended with an exception."""
+    seen = waiting(number) if status is None else ended(number, status, 9.0, *tail)
+    now = scenes.snapshot(seen)
+    at_s += now.at_mono_s - (now.at_unix_s - 1.8e9)
+    marks = Marks(steps=12, last_step_at_mono_s=None, phase="train_step", phase_since_mono_s=0.0, groups=(), raised_at_mono_s=at_s)
+    return msgspec.structs.replace(seen, marks=marks, log=LogSample(100, tuple(tail), step=12))
+
+
+def test_a_rank_that_raised_is_named_while_its_interpreter_goes_down():
+    found = crash(waiting(0), raised(1, -0.5, *OWN), waiting(2), waiting(3))
+    assert (found.cause, found.culprit_ranks, found.victim_ranks) == ("user_exception", (1,), (0, 2, 3))
+    assert found.certainty is Certainty.SUPPORTED
+    assert found.sentence == "rank 1 raised ValueError: bad batch in forward (model.py:41)"
+    assert "its interpreter has not gone down yet" in found.reasons_for
+
+
+def test_victims_that_are_gone_before_it_do_not_hide_it():
+    found = crash(ended(0, 1, -1.0, *CLOSED), raised(1, -4.0, *OWN), raised(2, -2.0, *CLOSED), waiting(3))
+    assert (found.cause, found.culprit_ranks, found.victim_ranks) == ("user_exception", (1,), (0, 2, 3))
+    assert "rank 0 ended +3.00 s from it" in found.reasons_for
+
+
+@pytest.mark.parametrize("status", [1, -15, -6, -11])
+def test_whatever_ends_it_on_its_way_down_its_exception_is_the_cause(status):
+    found = crash(ended(0, 1, -1.0, *CLOSED), raised(1, -4.0, *OWN, status=status), waiting(2))
+    assert (found.cause, found.culprit_ranks, found.certainty) == ("user_exception", (1,), Certainty.PROVED)
+
+
+def test_an_exception_after_which_it_ends_well_all_the_same_is_no_failure():
+    assert crash(raised(0, -4.0, *OWN, status=0), ended(1, 0, 0.0), ended(2, 0, 0.0)) is None
 
 
 @pytest.mark.parametrize(("status", "cause"), [(-9, "sigkill"), (-11, "sigsegv"), (-6, "sigabrt")])

@@ -66,7 +66,7 @@ def test_probe_shim_and_collector_mean_the_same_words() -> None:
     assert (reader.AREA_BYTES, reader.AREAS_AT) == (layout.AREA_BYTES, layout.AREAS_AT)
     assert reader.HEADER.size == layout.WORDS * 8 <= layout.AREAS_AT[0]
     assert layout.AREAS_AT[1] + layout.AREA_BYTES <= layout.SIZE_BYTES
-    names = ["MAGIC_WORD", "PID", "STACK_START", "STEPS", "LAST_STEP_NS", "PHASE", "FLAGS", "GROUPS_SEQUENCE"]
+    names = ["MAGIC_WORD", "PID", "STACK_START", "STEPS", "LAST_STEP_NS", "PHASE", "FLAGS", "GROUPS_SEQUENCE", "RAISED_NS"]
     assert [getattr(layout, name) for name in names] == list(range(layout.WORDS))
 
 
@@ -84,6 +84,17 @@ def test_what_was_marked_is_read(marks_fd: int, sheet: Sheet) -> None:
     assert (found.steps, found.phase, found.groups) == (3, "train_step", ())
     assert found.last_step_at_mono_s is not None
     assert before_s <= found.phase_since_mono_s <= found.last_step_at_mono_s <= now_ns() / 1e9
+
+
+def test_the_first_word_of_an_exception_stands(marks_fd: int, sheet: Sheet) -> None:
+    assert seen(marks_fd).raised_at_mono_s is None
+    before_s = now_ns() / 1e9
+    sheet.raises()
+    first_s = seen(marks_fd).raised_at_mono_s
+    assert first_s is not None
+    assert before_s <= first_s <= now_ns() / 1e9
+    sheet.raises()
+    assert seen(marks_fd).raised_at_mono_s == first_s
 
 
 def test_saves_and_compilations_hide_the_phase_until_they_end(marks_fd: int, sheet: Sheet) -> None:

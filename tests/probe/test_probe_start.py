@@ -12,6 +12,7 @@ import pytest
 from probe_subjects import close, plain_environment, ranked, stand_in_torch
 
 from rankpatrol.core.records import Missing
+from rankpatrol.launch.probe.sheet import now_ns
 from rankpatrol.launch.shim import marks as shim_marks
 from rankpatrol.launch.shim.marks import PROBE_PATH, make_marks, with_probe
 
@@ -185,6 +186,69 @@ sys.stdin.readline()
         assert after.phase_since_mono_s > before.phase_since_mono_s
         rank.go_on()
         rank.end()
+
+
+GOES_DOWN_SLOWLY = """
+import os, sys
+class Held:
+    def __del__(self, read=os.read, write=os.write):
+        write(1, b"going down\\n")
+        read(0, 1)
+held = Held()
+"""
+
+
+@pytest.mark.parametrize("hook", ["", "sys.excepthook = lambda *_: os.write(2, b'ValueError, by another hook')\n"])
+def test_an_exception_that_ends_the_program_is_marked_while_its_interpreter_goes_down(tmp_path: Path, hook: str) -> None:
+    before_s = now_ns() / 1e9
+    with ranked(["-c", GOES_DOWN_SLOWLY + hook + "raise ValueError('no such batch')"], tmp_path) as rank:
+        assert rank.says() == "going down"
+        raised_at_s = rank.seen().raised_at_mono_s
+        assert raised_at_s is not None
+        assert before_s < raised_at_s < now_ns() / 1e9
+        rank.go_on()
+        assert "ValueError" in rank.end()[1]
+        assert rank.process.returncode == 1
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit(3)", "try:\n    raise ValueError\nexcept ValueError:\n    pass"])
+def test_a_program_that_ends_without_one_marks_none(tmp_path: Path, end: str) -> None:
+    with ranked(["-c", GOES_DOWN_SLOWLY + end], tmp_path) as rank:
+        assert rank.says() == "going down"
+        assert rank.seen().raised_at_mono_s is None
+        rank.go_on()
+
+
+def test_an_exception_is_marked_before_other_threads_are_waited_for(tmp_path: Path) -> None:
+    """A rank like this one stands for ever, and its peers with it."""
+    code = """
+import sys, threading, torch
+def upload():
+    threading.main_thread().join()
+    print("uploading", flush=True)
+    sys.stdin.readline()
+threading.Thread(target=upload).start()
+raise ValueError
+"""
+    with ranked(["-c", code], tmp_path, env=plain_environment(PYTHONPATH=stand_in_torch(tmp_path))) as rank:
+        assert rank.says() == "uploading"
+        assert rank.seen().raised_at_mono_s is not None
+        rank.go_on()
+
+
+def test_a_forked_child_that_raises_is_no_rank_that_raised(tmp_path: Path) -> None:
+    code = """
+import os, sys
+if os.fork() == 0:
+    raise ValueError
+os.wait()
+print("waited", flush=True)
+sys.stdin.readline()
+"""
+    with ranked(["-c", code], tmp_path) as rank:
+        assert rank.says() == "waited"
+        assert rank.seen().raised_at_mono_s is None
+        rank.go_on()
 
 
 def test_a_thread_that_saves_beside_the_training_is_no_checkpoint_phase(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from rankpatrol.act.plan import Verified, next_start
 from rankpatrol.agent.answers import refusal, take_answer
 from rankpatrol.agent.asides import Asides
 from rankpatrol.agent.checkpoint_watch import verified
-from rankpatrol.agent.crash_watch import look_at_crash
+from rankpatrol.agent.crash_watch import crash_found, look_at_crash, look_at_raise
 from rankpatrol.agent.desk import IncidentDesk
 from rankpatrol.agent.eyes import Eyes, all_joined
 from rankpatrol.agent.launcher_watch import LauncherWatch
@@ -23,7 +23,6 @@ from rankpatrol.agent.status import JobView, state_of
 from rankpatrol.agent.teller import Teller
 from rankpatrol.agent.voice import Voice
 from rankpatrol.analysis.aftermath import aftermath
-from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.incident.records import FINAL_VERDICTS, IncidentPolicy, Stage, WaitsFor
 from rankpatrol.journal import read_events
 from rankpatrol.judge.judge import step
@@ -42,7 +41,7 @@ from rankpatrol.judge.records import (
     Suspected,
     TimeoutNears,
 )
-from rankpatrol.judge.tape import AttemptOver, CrashFound
+from rankpatrol.judge.tape import AttemptOver
 from rankpatrol.launch.left_behind import FOR_GOOD, MOST_S
 from rankpatrol.launch.rundir import JobSpec, LauncherExit, OrderedEnd, Released, ResumePoint, RunDir
 from rankpatrol.system.clock import Clock
@@ -264,6 +263,8 @@ class Agent:
         self._teller.progress(attempt, self._eyes.best_step())
         # A job that was told to end is not judged: what stands still now only waits for its turn to go.
         if self._ordered() is None:
+            if self.desk.open_incident() is None and (raised := look_at_raise(self._eyes, self._clock)) is not None:
+                self.desk.suspect(attempt.number, self._unix_s(raised[0]), raised[1])
             # In whole milliseconds, so that a recording can be small and exact.
             self._judge(Observed(at_s=round(self._clock.mono_s(), 3), ranks=activities))
             # Counters of different moments, some seconds apart, tell no step's time.
@@ -308,7 +309,7 @@ class Agent:
         self._eyes.light()
         found = look_at_crash(self._roster, self._eyes, self._clock, self._spec.checkpoints)
         if found is not None:
-            self._recorder.note(self._crash_found(found))
+            self._recorder.note(crash_found(self._eyes, self._clock, found))
         if found is not None and alerted is not None:
             self.desk.judged(alerted.onset_unix_s, aftermath(alerted.diagnosis, found), self._eyes.best_step(), self._teller.phase_now)
         elif found is not None:
@@ -316,12 +317,6 @@ class Agent:
             onset_unix_s = min(seen.ended_unix_s for seen in exits.values())
             self.desk.suspect(attempt.number, onset_unix_s, found)
             self.desk.judged(onset_unix_s, found, self._eyes.best_step(), self._teller.phase_now)
-
-    def _crash_found(self, found: Diagnosis) -> CrashFound:
-        exits = self._eyes.attempt.exits if self._eyes.attempt else {}
-        now_s, now_unix_s = self._clock.mono_s(), self._clock.unix_s()
-        onset_unix_s = min((seen.ended_unix_s for seen in exits.values()), default=now_unix_s)
-        return CrashFound(at_s=now_s, onset_s=now_s - (now_unix_s - onset_unix_s), diagnosis=found)
 
     def _release(self, attempt: Attempt) -> None:
         """Cut off, nobody is let go: the first node may be about to look, and a shim does not hold its rank's exit for long."""

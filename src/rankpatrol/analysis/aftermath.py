@@ -13,6 +13,8 @@ def aftermath(alerted: Diagnosis, crash: Diagnosis) -> Diagnosis:
     A rank that failed of its own is the culprit, whoever was suspected before. Where the others only echo each other or their group's
     time-out, the suspect of the alert stays named; one that still worked then is not to blame, the time-out was too short for it.
     """
+    if alerted.verdict == "crash":  # told while its interpreter went down
+        return alerted if crash.culprit_ranks is None else crash
     if crash.culprit_ranks is not None:
         return replace(crash, reasons_for=(*crash.reasons_for, f"before it ended: {alerted.sentence}"))
     if alerted.verdict not in {"hang", "benign_wait"}:

@@ -7,7 +7,7 @@ from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.scene import Scene, say_ranks
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.records import Missing, Record
-from rankpatrol.core.snapshot import Collective, LogSample, RankSample, Snapshot
+from rankpatrol.core.snapshot import Collective, LogSample, Marks, RankSample, Snapshot
 from rankpatrol.formats.failures import SIZES_DISAGREE, Failure, last_failure
 
 _SIGNALS = {
@@ -33,6 +33,7 @@ class End(Record, frozen=True, kw_only=True):
 
     rank: int
     status: int
+    goes_down: bool
     at_unix_s: float
     failure: Failure
     tail: tuple[str, ...]
@@ -46,9 +47,11 @@ def diagnose_crash(snapshot: Snapshot) -> Diagnosis | None:
     """The first failing rank and its cause, or None while no rank has ended in a way that ends the job.
 
     First is by the shims' times, but a rank whose log only echoes another's end never is: with gloo a victim may well exit before its
-    peers' sockets are even closed. A rank that left with exit code 0 while others wait for it is the first cause of theirs.
+    peers' sockets are even closed. A rank whose probe says that its program has ended with an exception has failed, though its
+    interpreter goes down for seconds yet, in which its victims may be gone already. A rank that left with exit code 0 while others wait
+    for it is the first cause of theirs.
     """
-    ends = sorted((_end(sample) for sample in snapshot.ranks if sample.exit_status is not None), key=lambda end: end.at_unix_s)
+    ends = sorted((end for sample in snapshot.ranks if (end := _end(snapshot, sample)) is not None), key=lambda end: end.at_unix_s)
     failed = [end for end in ends if end.status != 0]
     if not failed:
         return _left_early(snapshot, ends)
@@ -64,6 +67,7 @@ def diagnose_crash(snapshot: Snapshot) -> Diagnosis | None:
 
 
 _SIGTERM = -15
+_RAISED = 1  # what Python makes of an exception that nobody handles
 
 
 def _vanished(snapshot: Snapshot) -> tuple[int, ...]:
@@ -91,12 +95,21 @@ def _vanishing(gone: tuple[int, ...], failed: list[End]) -> Diagnosis:
     )
 
 
-def _end(sample: RankSample) -> End:
+def _end(snapshot: Snapshot, sample: RankSample) -> End | None:
+    raised_at_s = sample.marks.raised_at_mono_s if isinstance(sample.marks, Marks) else None
+    if sample.exit_status is None and raised_at_s is None:
+        return None
+    ended_unix_s = sample.ended_unix_s or 0.0
+    if raised_at_s is not None:
+        raised_unix_s = snapshot.at_unix_s - (snapshot.at_mono_s - raised_at_s)
+        ended_unix_s = min(ended_unix_s or raised_unix_s, raised_unix_s)
     tail = sample.log.tail if isinstance(sample.log, LogSample) else ()
     return End(
         rank=sample.rank,
-        status=sample.exit_status or 0,
-        at_unix_s=sample.ended_unix_s or 0.0,
+        # Whatever ends it on its way down (its launcher, a library of its own) has not begun it.
+        status=_RAISED if raised_at_s is not None and sample.exit_status != 0 else sample.exit_status or 0,
+        goes_down=sample.exit_status is None,
+        at_unix_s=ended_unix_s,
         failure=last_failure(tail),
         tail=tail,
     )
@@ -107,17 +120,18 @@ def _crashed(snapshot: Snapshot, first: End, failed: list[End]) -> Diagnosis:
         return _sizes_disagree(snapshot, first)
     cause, phrase, reasons, suggested = _cause(snapshot, first)
     others = tuple(end.rank for end in failed if end.rank != first.rank)
-    alive = tuple(sample.rank for sample in snapshot.ranks if sample.exit_status is None)
+    alive = tuple(sample.rank for sample in snapshot.ranks if sample.exit_status is None and sample.rank not in {first.rank, *others})
     after = f"; {say_ranks(others)} ended of it" if others else ""
     return Diagnosis(
         verdict="crash",
         cause=cause,
         culprit_ranks=(first.rank,),
         victim_ranks=tuple(sorted((*others, *alive))),
-        certainty=Certainty.PROVED,
+        certainty=Certainty.SUPPORTED if first.goes_down else Certainty.PROVED,
         sentence=f"rank {first.rank} {phrase}{after}",
         reasons_for=(
             *reasons,
+            *(("its interpreter has not gone down yet",) if first.goes_down else ()),
             *(f"rank {end.rank} ended {end.at_unix_s - first.at_unix_s:+.2f} s from it" for end in failed if end != first),
         ),
         suggested=suggested,
@@ -192,7 +206,8 @@ def _cause(snapshot: Snapshot, end: End) -> Cause:
 
 def may_be_a_full_disk(snapshot: Snapshot) -> bool:
     """True where a failed rank's log ends with what torch says when a write failed: the disk has to be asked then."""
-    failures = (_end(sample).failure for sample in snapshot.ranks if sample.exit_status)
+    ends = (_end(snapshot, sample) for sample in snapshot.ranks)
+    failures = (end.failure for end in ends if end is not None and end.status)
     return any(failure.exception is not None and _TORN_SAVE.search(failure.message) for failure in failures)
 
 

@@ -15,13 +15,13 @@ from rankpatrol.core.snapshot import Marks, ProcessGroup
 from rankpatrol.system.process import identify, read_stat, stat_fields
 
 SIZE_BYTES = 16384
-MAGIC = b"RPMARKS1"
-HEADER = struct.Struct("=8s7Q")
+MAGIC = b"RPMARKS2"
+HEADER = struct.Struct("=8s8Q")
 PHASE_CODES = 16
 SERVES, UNCOUNTED, ANSWERS = 1, 2, 4
 PHASES = ("initialisation", "first_step", "train_step", "checkpoint", "evaluation", "compile", "teardown")
-AREA_BYTES = 8160
-AREAS_AT = (64, 64 + AREA_BYTES)
+AREA_BYTES = 8152
+AREAS_AT = (72, 72 + AREA_BYTES)
 _TRIES = 5
 _NS = 1e9
 NOT_LOADED = Missing(
@@ -65,7 +65,7 @@ def offers_stacks(shim: ProcessId, fd: int) -> bool:
     if isinstance(marks_fd, Missing):
         return False
     try:
-        magic, pid, _, _, _, _, flags, _ = HEADER.unpack(os.pread(marks_fd, HEADER.size, 0))
+        magic, pid, _, _, _, _, flags, _, _ = HEADER.unpack(os.pread(marks_fd, HEADER.size, 0))
     except (OSError, struct.error):
         return False
     finally:
@@ -104,7 +104,7 @@ def _read(marks_fd: int) -> Marks | Missing:
     """Read until two looks at the header agree: what was read between them belongs together."""
     for _ in range(_TRIES):
         before = os.pread(marks_fd, HEADER.size, 0)
-        magic, pid, stack_start, steps, last_step_ns, phase, flags, sequence = HEADER.unpack(before)
+        magic, pid, stack_start, steps, last_step_ns, phase, flags, sequence, raised_ns = HEADER.unpack(before)
         if magic != MAGIC:
             return Missing("the marks are of another version of rankpatrol")
         if not pid:
@@ -116,19 +116,21 @@ def _read(marks_fd: int) -> Marks | Missing:
             return Missing(f"rank process {pid} has become another program since it loaded the probe (exec)")
         if flags & UNCOUNTED:
             return Missing("optimizer steps run inside torch.compile here, where they cannot be counted")
-        return _marks(steps, last_step_ns, phase, _groups(area))
+        return _marks(steps, (last_step_ns, raised_ns), phase, _groups(area))
     return Missing("the marks changed faster than they could be read")
 
 
-def _marks(steps: int, last_step_ns: int, phase: int, groups: tuple[ProcessGroup, ...] | Missing) -> Marks | Missing:
+def _marks(steps: int, times_ns: tuple[int, int], phase: int, groups: tuple[ProcessGroup, ...] | Missing) -> Marks | Missing:
     since_ns, code = divmod(phase, PHASE_CODES)
     if isinstance(groups, Missing):
         return groups
     if code >= len(PHASES):
         return Missing(f"the marks name phase {code}, which this version of rankpatrol does not know")
+    last_step_at_s, raised_at_s = (each / _NS if each else None for each in times_ns)
     return Marks(
         steps=steps,
-        last_step_at_mono_s=last_step_ns / _NS if last_step_ns else None,
+        last_step_at_mono_s=last_step_at_s,
+        raised_at_mono_s=raised_at_s,
         phase=PHASES[code],
         phase_since_mono_s=since_ns / _NS,
         groups=groups,

@@ -134,13 +134,17 @@ class ProcessGroup(Record, frozen=True, kw_only=True):
 
 
 class Marks(Record, frozen=True, tag="marks", kw_only=True):
-    """What a rank's probe marked: optimizer steps, the phase it is in, its groups. Times are the node's CLOCK_BOOTTIME, in seconds."""
+    """What a rank's probe marked: optimizer steps, the phase it is in, its groups. Times are the node's CLOCK_BOOTTIME, in seconds.
+
+    `raised_at_mono_s`: its program had ended with an exception by then, and its interpreter began to go down.
+    """
 
     steps: int
     last_step_at_mono_s: float | None
     phase: str
     phase_since_mono_s: float
     groups: tuple[ProcessGroup, ...]
+    raised_at_mono_s: float | None = None
 
 
 class Collective(Record, frozen=True, kw_only=True):

@@ -47,7 +47,16 @@ class Hooks:
             "torch._dynamo.eval_frame": quietly(self._at_patches),
         }
 
+    def note_exception(self) -> None:
+        """At exit: Python keeps here what it has printed as unhandled, whoever's excepthook printed it (sys.last_type)."""
+        if self.is_rank and hasattr(sys, "last_type"):
+            self._sheet.raises()
+
     def _at_torch(self, torch: ModuleType) -> None:
+        # Before threads are waited for at exit, which may last; Python has no public name for that (3.9 to 3.14).
+        register = getattr(sys.modules.get("threading"), "_register_atexit", None)
+        if register is not None:
+            register(quietly(self.note_exception))
         sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(step_hook(self._sheet, torch))
 
     def _at_modules(self, module: ModuleType) -> None:

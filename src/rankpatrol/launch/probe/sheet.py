@@ -72,6 +72,11 @@ class Sheet:
         """Say that something is so no more."""
         self.words[layout.FLAGS] &= ~which
 
+    def raises(self) -> None:
+        """The program has ended with an exception; its interpreter, with all that torch holds, may take seconds to go down."""
+        if not self.words[layout.RAISED_NS]:
+            self.words[layout.RAISED_NS] = now_ns()
+
     def write_groups(self, text: bytes) -> None:
         """Replace the groups. What does not fit is the caller's to leave out."""
         sequence = self.words[layout.GROUPS_SEQUENCE] + 1

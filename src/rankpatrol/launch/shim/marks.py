@@ -8,7 +8,7 @@ import os
 from typing import Dict, Mapping, NamedTuple, Optional, Tuple
 
 SIZE_BYTES = 16384
-MAGIC = b"RPMARKS1"
+MAGIC = b"RPMARKS2"
 PROBE_PATH = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "probe", "on_path")
 _F_ADD_SEALS, _F_SEAL_SHRINK, _F_SEAL_GROW = 1033, 2, 4  # fcntl(2)
 _F_SETPIPE_SZ, _STACKS_BYTES = 1031, 256 << 10  # fcntl(2)
