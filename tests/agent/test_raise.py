@@ -9,6 +9,16 @@ from standin_job import LAUNCHER, TRAINING, running
 pytestmark = pytest.mark.timeout(90)
 
 
+def test_a_rank_that_raised_and_does_not_go_down_is_a_hang_that_tells_of_the_raise(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with running(tmp_path, launcher=(str(LAUNCHER), "3", str(TRAINING), "1", "raises", str(tmp_path / "pipe"))) as job:
+        verdict = job.wait_for("verdict")
+        assert (verdict["verdict"], verdict["culprit_ranks"]) == ("hang", [1])
+        assert verdict["sentence"].startswith("rank 1 raised ValueError: no such batch in main (standin_training.py:")
+        assert "and has not gone down since: rank 1 is blocked opening pipe" in verdict["sentence"]
+        assert job.process.wait(50) == 0, job.said()
+
+
 def test_a_raise_is_an_alert_at_once_and_a_crash_once_the_rank_has_ended(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

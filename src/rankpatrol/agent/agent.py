@@ -22,7 +22,7 @@ from rankpatrol.agent.roster import Attempt, Roster
 from rankpatrol.agent.status import JobView, state_of
 from rankpatrol.agent.teller import Teller
 from rankpatrol.agent.voice import Voice
-from rankpatrol.analysis.aftermath import aftermath
+from rankpatrol.analysis.aftermath import aftermath, still_there
 from rankpatrol.incident.records import FINAL_VERDICTS, IncidentPolicy, Stage, WaitsFor
 from rankpatrol.journal import read_events
 from rankpatrol.judge.judge import step
@@ -295,7 +295,9 @@ class Agent:
             case TimeoutNears():
                 self.desk.timeout_nears(finding.fires_in_s, finding.timeout_s)
             case Judged():
-                self.desk.judged(self._unix_s(finding.onset_s), finding.diagnosis, self._eyes.best_step(), self._teller.phase_now)
+                alerted = self.desk.open_incident()
+                found = finding.diagnosis if alerted is None else still_there(alerted.diagnosis, finding.diagnosis)
+                self.desk.judged(self._unix_s(finding.onset_s), found, self._eyes.best_step(), self._teller.phase_now)
             case Resumed():
                 self._eyes.calm()
                 self.desk.progress_returned()

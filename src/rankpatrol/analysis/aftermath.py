@@ -7,6 +7,13 @@ from rankpatrol.analysis.scene import say_ranks
 from rankpatrol.core.diagnosis import Diagnosis
 
 
+def still_there(alerted: Diagnosis, hang: Diagnosis) -> Diagnosis:
+    """A hang of ranks that had raised before: their interpreters do not go down, and the exception stays the first thing to tell."""
+    if alerted.verdict != "crash" or alerted.culprit_ranks != hang.culprit_ranks:
+        return hang
+    return replace(hang, sentence=f"{alerted.sentence}, and has not gone down since: {hang.sentence}")
+
+
 def aftermath(alerted: Diagnosis, crash: Diagnosis) -> Diagnosis:
     """The verdict on a crash whose attempt had a suspect already.
 

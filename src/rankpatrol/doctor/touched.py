@@ -20,7 +20,7 @@ TOUCHED = (
     ),
     Touch("RANKPATROL_RESUME_FROM in each rank, and {checkpoint} in the command", "no --checkpoints"),
     Touch(
-        "a probe in each rank: a sitecustomize on PYTHONPATH, hooks on optimizer, save, compile and groups, torch's worker server",
+        "a probe in each rank: a sitecustomize on PYTHONPATH, hooks on optimizer, save, compile, groups and exit, torch's worker server",
         "--no-probe",
     ),
     Touch("each rank's CPUs and memory policy: bound to the NUMA node of its GPU where that is certain", "--no-bind"),
