@@ -211,7 +211,7 @@ def test_an_exception_that_ends_the_program_is_marked_while_its_interpreter_goes
         assert rank.process.returncode == 1
 
 
-@pytest.mark.parametrize("end", ["", "sys.exit(3)", "try:\n    raise ValueError\nexcept ValueError:\n    pass"])
+@pytest.mark.parametrize("end", ["", "sys.exit(3)", "raise KeyboardInterrupt", "try:\n    raise ValueError\nexcept ValueError:\n    pass"])
 def test_a_program_that_ends_without_one_marks_none(tmp_path: Path, end: str) -> None:
     with ranked(["-c", GOES_DOWN_SLOWLY + end], tmp_path) as rank:
         assert rank.says() == "going down"

@@ -48,8 +48,8 @@ class Hooks:
         }
 
     def note_exception(self) -> None:
-        """At exit: Python keeps here what it has printed as unhandled, whoever's excepthook printed it (sys.last_type)."""
-        if self.is_rank and hasattr(sys, "last_type"):
+        """At exit: Python keeps in sys.last_type what it has printed as unhandled, whoever's excepthook that was. Ctrl-C is no failure."""
+        if self.is_rank and issubclass(getattr(sys, "last_type", SystemExit), Exception):
             self._sheet.raises()
 
     def _at_torch(self, torch: ModuleType) -> None:
