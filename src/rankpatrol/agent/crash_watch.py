@@ -85,7 +85,7 @@ def _lightly(attempt: Attempt, eyes: Eyes, clock: Clock) -> Snapshot:
 
 
 def crash_found(eyes: Eyes, clock: Clock, found: Diagnosis) -> CrashFound:
-    """The same for a recording."""
+    """What was found of a crash, for a recording."""
     exits = eyes.attempt.exits if eyes.attempt else {}
     now_s, now_unix_s = clock.mono_s(), clock.unix_s()
     onset_unix_s = min((seen.ended_unix_s for seen in exits.values()), default=now_unix_s)
