@@ -76,6 +76,18 @@ def test_victims_that_are_gone_before_it_do_not_hide_it():
     assert "rank 0 ended +3.00 s from it" in found.reasons_for
 
 
+@pytest.mark.parametrize(("ago_s", "tail"), [(0.2, OWN), (60.0, ()), (60.0, ("step 12",))])
+def test_a_rank_whose_traceback_may_still_be_on_its_way_is_not_blamed(ago_s, tail):
+    now = scenes.snapshot(waiting(0)).at_unix_s - 1.8e9
+    found = crash(ended(0, 1, 0.0, *CLOSED), raised(1, now - ago_s, *tail), waiting(2), ended(3, 0, -5.0))
+    assert (found.cause, found.culprit_ranks) == ("left_early", (3,))
+
+
+def test_a_rank_that_was_told_to_end_before_its_traceback_came_is_not_blamed():
+    found = crash(ended(0, 1, 0.0, *CLOSED), raised(1, 0.1, "step 12", status=-15), raised(2, -3.0, *OWN, status=-15), waiting(3))
+    assert (found.cause, found.culprit_ranks) == ("user_exception", (2,))
+
+
 @pytest.mark.parametrize("status", [1, -15, -6, -11])
 def test_whatever_ends_it_on_its_way_down_its_exception_is_the_cause(status):
     found = crash(ended(0, 1, -1.0, *CLOSED), raised(1, -4.0, *OWN, status=status), waiting(2))

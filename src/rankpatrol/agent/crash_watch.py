@@ -19,8 +19,6 @@ from rankpatrol.system.clock import Clock
 
 # A victim's connection breaks before the culprit's interpreter has gone down; 2.7 s were measured for that.
 _ECHO_WAIT_S, _ECHO_POLL_S = 4.0, 0.2
-# A traceback reaches the log some 0.1 s after the mark; a rank that prints none is told without it.
-_TRACEBACK_S = 3.0
 _NOT_SEEN = Missing("not seen in this round")
 
 
@@ -55,7 +53,7 @@ def look_at_raise(eyes: Eyes, clock: Clock) -> tuple[float, Diagnosis] | None:
     found = diagnose_crash(seen)
     culprits = () if found is None else found.culprit_ranks or ()
     times = [at_s for rank in culprits if rank in eyes.marks and (at_s := eyes.marks[rank].raised_at_mono_s) is not None]
-    if found is None or not times or (found.cause == "unknown" and seen.at_mono_s - min(times) < _TRACEBACK_S):
+    if found is None or not times:
         return None
     return min(times), placed(speakable(found), seen.ranks)
 

@@ -67,6 +67,8 @@ def diagnose_crash(snapshot: Snapshot) -> Diagnosis | None:
 
 
 _SIGTERM = -15
+# A traceback is in its rank's pipe before the mark, and in its log 0.1 to 0.2 s after it; on a starved machine later.
+_ON_ITS_WAY_S = 1.0
 _RAISED = 1  # what Python makes of an exception that nobody handles
 
 
@@ -97,20 +99,23 @@ def _vanishing(gone: tuple[int, ...], failed: list[End]) -> Diagnosis:
 
 def _end(snapshot: Snapshot, sample: RankSample) -> End | None:
     raised_at_s = sample.marks.raised_at_mono_s if isinstance(sample.marks, Marks) else None
+    tail = sample.log.tail if isinstance(sample.log, LogSample) else ()
+    failure = last_failure(tail)
+    if failure.exception is None or (raised_at_s is not None and snapshot.at_mono_s - raised_at_s < _ON_ITS_WAY_S):
+        raised_at_s = None  # what it raised is not known yet, and may be another's echo
     if sample.exit_status is None and raised_at_s is None:
         return None
     ended_unix_s = sample.ended_unix_s or 0.0
     if raised_at_s is not None:
         raised_unix_s = snapshot.at_unix_s - (snapshot.at_mono_s - raised_at_s)
         ended_unix_s = min(ended_unix_s or raised_unix_s, raised_unix_s)
-    tail = sample.log.tail if isinstance(sample.log, LogSample) else ()
     return End(
         rank=sample.rank,
         # Whatever ends it on its way down (its launcher, a library of its own) has not begun it.
         status=_RAISED if raised_at_s is not None and sample.exit_status != 0 else sample.exit_status or 0,
         goes_down=sample.exit_status is None,
         at_unix_s=ended_unix_s,
-        failure=last_failure(tail),
+        failure=failure,
         tail=tail,
     )
 
