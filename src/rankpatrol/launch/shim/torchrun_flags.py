@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Dict, List, Optional, Sequence, Tuple
 
 # torchrun's flags that take no value, in any version from 2.0 to 2.13; every other flag takes one.
 WITHOUT_VALUE = frozenset({"--standalone", "--module", "--no-python", "--run-path", "--virtual-local-rank", "--help"})
 SHORT_WITHOUT_VALUE = frozenset({"m", "h"})
-# pip installs `torchrun`; some distributions add their interpreter's version to it.
-_SCRIPT = re.compile(r"torchrun[\d.]*")
-_MODULE = re.compile(r"-mtorch\.distributed\.(?:run|launch)")
+_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch"})
 
 
 def torchruns_words(command: Sequence[str]) -> Optional[List[str]]:
     """What stands behind torchrun itself, or None where it is not there."""
     for at, word in enumerate(command):
-        before = command[at - 1] if at and command[at - 1] == "-m" else ""
-        if _SCRIPT.fullmatch(os.path.basename(word)) or _MODULE.fullmatch(before + word):
+        module = word if at and command[at - 1] == "-m" else word[2:] if word.startswith("-m") else ""
+        # pip installs `torchrun`; some distributions add their interpreter's version to it.
+        if module in _MODULES or os.path.basename(word).rstrip("0123456789.") == "torchrun":
             return list(command[at + 1 :])
     return None
 
