@@ -15,6 +15,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -170,14 +171,14 @@ def test_a_hang_comes_to_a_person_by_prometheus_and_alertmanager(tmp_path: Path)
         (healthy,) = asked(port, 'rankpatrol_rank_state{rank="3"}')
         assert (healthy["metric"]["job"], healthy["metric"]["node"], healthy["metric"]["state"]) == ("rankpatrol", "n1", "training")
         latest[0] = in_now(full()[0])
-        told = []
-        while not told or told[-1]["commonLabels"].get("alertname") != "RankpatrolHang":
-            told.append(heard.get(timeout=60))
-        message = told[-1]
-        assert message["status"] == "firing"
-        assert message["commonLabels"]["severity"] == "critical"
+        hangs: list[dict[str, Any]] = []
+        while not hangs:  # alone, or beside others of the same job: whatever fires within a second comes in one message
+            message = heard.get(timeout=60)
+            hangs = [alert for alert in message["alerts"] if alert["labels"]["alertname"] == "RankpatrolHang"]
+        assert (message["status"], hangs[0]["status"]) == ("firing", "firing")
+        assert hangs[0]["labels"]["severity"] == "critical"
         assert message["groupLabels"] == {"job_id": "train"}
-        assert message["alerts"][0]["annotations"]["summary"] == "train hangs: rank_blocked (supported)"
+        assert hangs[0]["annotations"]["summary"] == "train hangs: rank_blocked (supported)"
         assert until_found(port, 'ALERTS{alertname="RankpatrolHang", alertstate="firing"}')
 
 
