@@ -263,7 +263,7 @@ class Agent:
         self._teller.progress(attempt, self._eyes.best_step())
         # A job that was told to end is not judged: what stands still now only waits for its turn to go.
         if self._ordered() is None:
-            if self.desk.open_incident() is None and (raised := look_at_raise(self._eyes, self._clock)) is not None:
+            if self.desk.open_incident() is None and (raised := look_at_raise(self._eyes)) is not None:
                 self.desk.suspect(attempt.number, self._unix_s(raised[0]), raised[1])
             # In whole milliseconds, so that a recording can be small and exact.
             self._judge(Observed(at_s=round(self._clock.mono_s(), 3), ranks=activities))

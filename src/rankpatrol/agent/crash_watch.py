@@ -5,12 +5,12 @@ from pathlib import Path
 import msgspec
 
 from rankpatrol.agent.eyes import Eyes
-from rankpatrol.agent.roster import Attempt, Roster
+from rankpatrol.agent.roster import Roster
 from rankpatrol.analysis.crash import diagnose_crash, may_be_a_full_disk
 from rankpatrol.analysis.several import placed
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.records import Missing
-from rankpatrol.core.snapshot import DiskRoom, KernelKills, RankSample, Snapshot
+from rankpatrol.core.snapshot import DiskRoom, KernelKills
 from rankpatrol.evidence.findings import speakable
 from rankpatrol.evidence.host import disks, kernel_log
 from rankpatrol.formats.kernel_log import kills
@@ -19,7 +19,6 @@ from rankpatrol.system.clock import Clock
 
 # A victim's connection breaks before the culprit's interpreter has gone down; 2.7 s were measured for that.
 _ECHO_WAIT_S, _ECHO_POLL_S = 4.0, 0.2
-_NOT_SEEN = Missing("not seen in this round")
 
 
 def look_at_crash(roster: Roster, eyes: Eyes, clock: Clock, checkpoints: str | None = None) -> Diagnosis | None:
@@ -42,44 +41,20 @@ def look_at_crash(roster: Roster, eyes: Eyes, clock: Clock, checkpoints: str | N
         eyes.attempt = roster.read(eyes.attempt.number)
 
 
-def look_at_raise(eyes: Eyes, clock: Clock) -> tuple[float, Diagnosis] | None:
+def look_at_raise(eyes: Eyes) -> tuple[float, Diagnosis] | None:
     """When a rank raised what nobody handled (monotonic) and what, while its interpreter goes down: that took up to 10 s under load.
 
     The last light round tells it, without stacks: to take them lasts seconds on a machine that is as busy.
     """
-    if eyes.attempt is None or all(marks.raised_at_mono_s is None for marks in eyes.marks.values()):
+    if all(marks.raised_at_mono_s is None for marks in eyes.marks.values()):
         return None
-    seen = _lightly(eyes.attempt, eyes, clock)
+    seen = eyes.lightly()
     found = diagnose_crash(seen)
     culprits = () if found is None else found.culprit_ranks or ()
     times = [at_s for rank in culprits if rank in eyes.marks and (at_s := eyes.marks[rank].raised_at_mono_s) is not None]
     if found is None or not times:
         return None
     return min(times), placed(speakable(found), seen.ranks)
-
-
-def _lightly(attempt: Attempt, eyes: Eyes, clock: Clock) -> Snapshot:
-    """The last light round as a snapshot."""
-    return Snapshot(
-        job="",
-        attempt=attempt.number,
-        at_mono_s=clock.mono_s(),
-        at_unix_s=clock.unix_s(),
-        world_size=attempt.world_size(),
-        ranks=tuple(
-            RankSample(
-                rank=place.rank,
-                local_rank=place.local_rank,
-                node=place.node,
-                shim_pid=place.shim_pid,
-                pid=place.pid,
-                process=eyes.processes.get(place.rank, _NOT_SEEN),
-                log=eyes.logs.get(place.rank, _NOT_SEEN),
-                marks=eyes.marks.get(place.rank, _NOT_SEEN),
-            )
-            for place in attempt.places
-        ),
-    )
 
 
 def crash_found(eyes: Eyes, clock: Clock, found: Diagnosis) -> CrashFound:

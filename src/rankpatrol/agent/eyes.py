@@ -9,6 +9,7 @@ import msgspec
 from rankpatrol.agent.joining import Joining
 from rankpatrol.agent.log_watch import LogWatch
 from rankpatrol.agent.nodes.others import Alone, Others, Sight
+from rankpatrol.agent.places import sample_of
 from rankpatrol.agent.roster import Attempt
 from rankpatrol.agent.within import lines_of, locks_of, marks_of, recordings_of, with_known_lines
 from rankpatrol.collect.processes import Glances, process_tree, sample_process
@@ -30,6 +31,7 @@ _LOOKS_KEPT = 12
 _MANY_RANKS, _LOOKS_OF_MANY = 2048, 5
 _FRESH_LOOK_S = 2.0
 _ALONE = Alone()
+_NOT_SEEN = Missing("not seen in this round")
 _NOT_ASKED = Missing("no thread of it was asked to take the interpreter's lock")
 
 
@@ -79,6 +81,24 @@ class Eyes:
         self._logs.refresh(_LIGHT_LOG_S)
         own = tuple(activity for record in records if (activity := self._activity(record)) is not None)
         return (*own, *self._light_elsewhere())
+
+    def lightly(self) -> Snapshot:
+        """The last light round as a snapshot: processes, marks and logs, no stacks."""
+        return Snapshot(
+            job=self._job,
+            attempt=self.attempt.number if self.attempt else 0,
+            at_mono_s=self._clock.mono_s(),
+            at_unix_s=self._clock.unix_s(),
+            world_size=self.attempt.world_size() if self.attempt else 0,
+            ranks=tuple(
+                msgspec.structs.replace(
+                    sample_of(place, self.processes.get(place.rank, _NOT_SEEN)),
+                    log=self.logs.get(place.rank, _NOT_SEEN),
+                    marks=self.marks.get(place.rank, _NOT_SEEN),
+                )
+                for place in (self.attempt.places if self.attempt else ())
+            ),
+        )
 
     def look(self, *, full: bool = False) -> Snapshot:
         """One close round: every rank and descendant with its stack; `full` lists open files as well."""

@@ -57,6 +57,9 @@ class Call(Record, frozen=True):
     line: Frame | None
 
 
+Calls = dict[int, Call]
+
+
 def _odd_sequences(look: Look, group: Group) -> set[int]:
     seen: dict[int, Signature] = {}
     odd: set[int] = set()
@@ -95,10 +98,11 @@ def crossed(look: Look, holders: Holders, crossing: Crossing, *, still: frozense
     odd = frozenset().union(*(ranks for each, ranks in crossing.entered.items() if each != most)) if most else frozenset()
     waiting = frozenset(holders[crossing.held])
     entered = frozenset().union(*look.entered(crossing.held).values())
+    usual, own = (_calls(look, crossing.first.group, ranks) for ranks in (crossing.entered[most] if most else (), odd))
     stand = _sides(look, holders, crossing)
-    crossing = _where_lines_part(look, crossing, odd)
+    crossing = _where_lines_part(crossing, odd, usual, own)
     sides = _sides(look, holders, crossing)
-    kind = _kind(look, crossing, sides, odd)
+    kind = _kind(crossing.first.sequence, sides, odd, usual, own)
     busy = frozenset(rank for ranks in holders.values() for rank in ranks) & blocked
     proved = entered <= still and waiting <= blocked
     by_lines = _told_by_lines(look, crossing, sides, odd, kind)
@@ -118,18 +122,17 @@ def crossed(look: Look, holders: Holders, crossing: Crossing, *, still: frozense
     )
 
 
-def _where_lines_part(look: Look, crossing: Crossing, odd: frozenset[int]) -> Crossing:
+def _where_lines_part(crossing: Crossing, odd: frozenset[int], usual: Calls, own: Calls) -> Crossing:
     """The crossing, moved to where the lines of code part already: a call too many may have met another one of its kind."""
     if not odd or len(crossing.entered) != 2:
         return crossing
-    group, at = crossing.first.group, crossing.first.sequence
-    usual, own = (_calls(look, group, ranks) for ranks in (frozenset(group.members) - odd, odd))
-    first = at
+    first = at = crossing.first.sequence
     while _met_another(usual.get(first - 1), own.get(first - 1)):
         first -= 1
     one_more = all(own.get(sequence + 1) == usual[sequence] for sequence in range(first, at)) and _own_line(usual, own, first)
     one_less = len(odd) == 1 and all(usual.get(sequence + 1) == own[sequence] for sequence in range(first, at))
-    return msgspec.structs.replace(crossing, first=Point(group, first)) if first < at and (one_more or one_less) else crossing
+    parted = first < at and (one_more or one_less)
+    return msgspec.structs.replace(crossing, first=Point(crossing.first.group, first)) if parted else crossing
 
 
 def _met_another(one: Call | None, other: Call | None) -> bool:
@@ -149,15 +152,11 @@ def _sides(look: Look, holders: Holders, crossing: Crossing) -> tuple[Side, ...]
     return tuple(found)
 
 
-def _kind(look: Look, crossing: Crossing, sides: tuple[Side, ...], odd: frozenset[int]) -> str:
+def _kind(at: int, sides: tuple[Side, ...], odd: frozenset[int], usual: Calls, own: Calls) -> str:
     if odd and len(sides) == 2:
-        usual = _calls(look, crossing.first.group, sides[0].ranks)
-        own = _calls(look, crossing.first.group, odd)
-        at = crossing.first.sequence
         if len(odd) == 1 and _skipped(usual, own, at):
             return "rank_missing_collective"
-        same = sides[0].operation == sides[1].operation and sides[0].dtypes == sides[1].dtypes
-        if (sides[0].sizes != sides[1].sizes or same) and _own_line(usual, own, at):
+        if (sides[0].sizes != sides[1].sizes or _met_another(usual.get(at), own.get(at))) and _own_line(usual, own, at):
             return CONDITIONAL
     return "collective_mismatch_op" if len({each.operation for each in sides}) > 1 else "collective_mismatch_shape"
 
@@ -172,7 +171,7 @@ def _told_by_lines(look: Look, crossing: Crossing, sides: tuple[Side, ...], odd:
     return all((entry := look.entry(rank, crossing.first)) is not None and users_line(entry) in usual for rank in odd)
 
 
-def _skipped(usual: dict[int, Call], own: dict[int, Call], at: int) -> bool:
+def _skipped(usual: Calls, own: Calls, at: int) -> bool:
     """True where one skipped call explains all: what the rank ran from there on is what the others ran one sequence later.
 
     Where the others have not come so far, it is enough that the same two calls followed each other before.
@@ -183,14 +182,14 @@ def _skipped(usual: dict[int, Call], own: dict[int, Call], at: int) -> bool:
     return any(usual[sequence] == usual[at] and usual.get(sequence + 1) == own[at] for sequence in usual if sequence < at)
 
 
-def _own_line(usual: dict[int, Call], own: dict[int, Call], at: int) -> bool:
+def _own_line(usual: Calls, own: Calls, at: int) -> bool:
     """True where the odd call stands on a line of its own, that neither the others nor the rank itself ran before."""
     line = own[at].line
     before = {call.line for calls in (usual, own) for sequence, call in calls.items() if calls is usual or sequence < at}
     return line is not None and None not in before and line not in before
 
 
-def _calls(look: Look, group: Group, ranks: Iterable[int]) -> dict[int, Call]:
+def _calls(look: Look, group: Group, ranks: Iterable[int]) -> Calls:
     calls = {
         sequence: _call(entry)
         for entries in _different(look, group, sorted(ranks, reverse=True))

@@ -4,6 +4,7 @@ import msgspec
 
 from rankpatrol.agent.nodes.times import in_our_time
 from rankpatrol.agent.nodes.wire import NodeState, Part
+from rankpatrol.agent.places import sample_of
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import RankSample
 from rankpatrol.judge.records import RankActivity
@@ -83,14 +84,9 @@ class HeardNode:
         """Its ranks, of which nothing can be learned now."""
         part = self.part(group)
         return [
-            RankSample(
-                rank=place.rank,
-                local_rank=place.local_rank,
-                node=place.node,
-                shim_pid=place.shim_pid,
-                pid=place.pid,
+            msgspec.structs.replace(
+                sample_of(place, Missing(f"node {place.node} does not answer: {why}")),
                 exit_status=part.exits[place.rank].exit_status if part and place.rank in part.exits else None,
-                process=Missing(f"node {place.node} does not answer: {why}"),
             )
             for place in (part.places if part else ())
         ]

@@ -8,15 +8,15 @@ from typing import Dict, List, Optional, Sequence, Tuple
 # torchrun's flags that take no value, in any version from 2.0 to 2.13; every other flag takes one.
 WITHOUT_VALUE = frozenset({"--standalone", "--module", "--no-python", "--run-path", "--virtual-local-rank", "--help"})
 SHORT_WITHOUT_VALUE = frozenset({"m", "h"})
-_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch"})
+_MODULES = frozenset({"-mtorch.distributed.run", "-mtorch.distributed.launch"})
 
 
 def torchruns_words(command: Sequence[str]) -> Optional[List[str]]:
     """What stands behind torchrun itself, or None where it is not there."""
     for at, word in enumerate(command):
-        module = word if at and command[at - 1] == "-m" else word[2:] if word.startswith("-m") else ""
+        started = f"-m{word}" if at and command[at - 1] == "-m" else word
         # pip installs `torchrun`; some distributions add their interpreter's version to it.
-        if module in _MODULES or os.path.basename(word).rstrip("0123456789.") == "torchrun":
+        if started in _MODULES or os.path.basename(word).rstrip("0123456789.") == "torchrun":
             return list(command[at + 1 :])
     return None
 
