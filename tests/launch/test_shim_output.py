@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 from launch_subjects import PRELUDE, QUICK_SHIM, Job, gone, heard_ready, rest_of, shim_command, shimmed, wait_for, watched, words_of
 
-from rankpatrol.launch.shim import rank_log
+from rankpatrol.launch.shim import output, rank_log
+from rankpatrol.launch.shim.output import Outlet
 from rankpatrol.launch.shim.rank_log import RankLog
 
 MEGABYTE = 1 << 20
@@ -235,6 +236,92 @@ def test_a_terminal_that_hangs_up_does_not_harm_the_rank(job: Job, tmp_path: Pat
     (tmp_path / "go").touch()
     assert process.wait(10) == 0
     assert b"line 4999\n" in job.log().read_bytes()
+
+
+# Many lines.
+
+
+@contextmanager
+def passed_on(tmp_path: Path) -> Iterator[tuple[list[Outlet], list[int]]]:
+    """Two outlets of one rank, without a process around them, and where their output arrives."""
+    pipes = [os.pipe() for _ in range(2)]
+    outlets, log = Outlet.pair(*(writer for _, writer in pipes)), RankLog(str(tmp_path / "log"))
+    ranks = [os.dup(outlet.rank_fd) for outlet in outlets]
+    for outlet in outlets:
+        outlet.pump(log)
+        outlet.rank_fd = ranks.pop(0)
+    try:
+        yield outlets, [reader for reader, _ in pipes]
+    finally:
+        for outlet in outlets:
+            outlet.stop()
+            os.close(outlet.rank_fd)
+        log.close(10)
+        for descriptor in (each for pipe in pipes for each in pipe):
+            os.close(descriptor)
+
+
+def arrives(reader: int) -> bytes:
+    assert select.select([reader], [], [], 10)[0]
+    return os.read(reader, 65536)
+
+
+def let_gather(outlet: Outlet, reader: int) -> None:
+    """Two lines in a row: it is about to let more of them come together."""
+    for line in (b"one\n", b"two\n"):
+        os.write(outlet.rank_fd, line)
+        assert arrives(reader) == line
+    wait_for(lambda: True if not outlet._has_passed_on.is_set() else None)
+
+
+def test_lines_that_come_often_leave_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_OFTEN_S", 60)
+    with passed_on(tmp_path) as ((stdout, _), (reader, _)):
+        monkeypatch.setattr(output, "_GATHER_S", 1)
+        let_gather(stdout, reader)
+        for line in (b"three\n", b"four\n"):
+            os.write(stdout.rank_fd, line)
+        assert arrives(reader) == b"three\nfour\n"
+
+
+def test_lines_that_come_seldom_leave_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_OFTEN_S", 0)
+    monkeypatch.setattr(output, "_GATHER_S", 60)
+    with passed_on(tmp_path) as ((stdout, _), (reader, _)):
+        for line in (b"one\n", b"two\n", b"three\n"):
+            os.write(stdout.rank_fd, line)
+            assert arrives(reader) == line
+
+
+def test_an_error_comes_after_the_lines_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_OFTEN_S", 60)
+    monkeypatch.setattr(output, "_GATHER_S", 60)
+    with passed_on(tmp_path) as ((stdout, stderr), (out, errors)):
+        let_gather(stdout, out)
+        os.write(stdout.rank_fd, b"three\n")
+        os.write(stderr.rank_fd, b"raised\n")
+        assert (arrives(out), arrives(errors)) == (b"three\n", b"raised\n")
+    assert (tmp_path / "log").read_bytes() == b"one\ntwo\nthree\nraised\n"
+
+
+def test_a_rank_that_prints_much_does_not_wait_for_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_OFTEN_S", 60)
+    monkeypatch.setattr(output, "_MUCH_IS_OVER_S", 60)
+    monkeypatch.setattr(output, "_GATHER_S", 60)
+    with passed_on(tmp_path) as ((stdout, _), (reader, _)):
+        for piece in (b"x" * 5000, b"one\n", b"two\n", b"three\n"):
+            os.write(stdout.rank_fd, piece)
+            assert arrives(reader) == piece
+
+
+def test_errors_arrive_where_the_reader_of_the_output_stands_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_OFTEN_S", 60)
+    with passed_on(tmp_path) as ((stdout, stderr), (out, errors)):
+        fcntl.fcntl(out, fcntl.F_SETPIPE_SZ, 4096)
+        let_gather(stdout, out)
+        os.write(stdout.rank_fd, b"x" * 20000)
+        os.write(stderr.rank_fd, b"raised\n")
+        assert arrives(errors) == b"raised\n"
 
 
 # The log on its own.

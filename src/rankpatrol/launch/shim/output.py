@@ -19,6 +19,10 @@ from rankpatrol.launch.shim.rank_log import RankLog, one_line
 DRAIN_S = 1.0
 _CHUNK_BYTES = 16384
 _SAY_WAIT_MS = 500
+# What a rank prints often is read twenty times a second: each reading takes some 50 to 150 us of a CPU from its steps.
+_OFTEN_S, _GATHER_S = 0.1, 0.05
+# A rank that prints this much at once would fill its pipe (64 KiB, pipe(7)) meanwhile, and wait for us.
+_MUCH_BYTES, _MUCH_IS_OVER_S = 4096, 1.0
 # Whoever read there has gone for good. Anything else (a full disk, say) may pass.
 _NO_READER = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ECONNRESET)
 
@@ -44,9 +48,20 @@ class Outlet:
         self._target_waits = self._target_fd == target_fd
         self._stop_fd, self._told_to_stop = os.pipe()
         self._pending = memoryview(b"")
+        self._beside: Outlet | None = None
+        self._lets_gather, self._read_at_s, self._much_at_s = False, -_OFTEN_S, -_MUCH_IS_OVER_S
+        self._has_passed_on = threading.Event()  # unset while there may be output that came before that of the outlet beside this one
+        self._has_passed_on.set()
         self._thread: threading.Thread | None = None
         self.done = False
         self.resize()
+
+    @classmethod
+    def pair(cls, one_fd: int, other_fd: int) -> list[Outlet]:
+        """Two streams of one rank, which keep the order in which it prints here and there, as far as that can be seen."""
+        one, other = cls(one_fd), cls(other_fd)
+        one._beside, other._beside = other, one
+        return [one, other]
 
     def resize(self) -> None:
         """Give the pseudo-terminal the size of the real one."""
@@ -83,14 +98,42 @@ class Outlet:
 
     def _run(self, log: RankLog | None) -> None:
         source = _either(self._source_fd, select.POLLIN, self._stop_fd)
-        while self._pass_on() and self._goes_on(source):
+        while self._pass_on() and self._more_comes(source):
             chunk = self._read()
             if not chunk:
                 self.done = True
-                return
+                break
             if log is not None:
                 log.put(chunk)
             self._pending = memoryview(chunk)
+        self._has_passed_on.set()
+
+    def _more_comes(self, source: select.poll) -> bool:
+        """Wait for output; False when told to stop before."""
+        self._has_passed_on.set()
+        if self._lets_gather:
+            self._has_passed_on.clear()
+            self._gather()
+            if not source.poll(0):
+                self._has_passed_on.set()
+        if not self._goes_on(source):
+            return False
+        self._after_the_other()
+        return True
+
+    def _gather(self) -> None:
+        """Let some lines come together, until the rank prints on its other stream as well: what came here before has to go first."""
+        pause, beside = select.poll(), self._beside
+        pause.register(self._stop_fd, select.POLLIN)
+        if beside is not None and not beside.done:
+            pause.register(beside._source_fd, select.POLLIN)
+        pause.poll(_GATHER_S * 1e3)
+
+    def _after_the_other(self) -> None:
+        """Wait a moment for what the rank printed on its other stream before."""
+        beside = self._beside
+        if beside is not None and self._has_passed_on.is_set() and not beside._has_passed_on.wait(_GATHER_S):
+            beside._has_passed_on.set()  # its reader stands still: not waited for again
 
     def _pass_on(self) -> bool:
         """Write all that is pending; False when told to stop before.
@@ -127,9 +170,17 @@ class Outlet:
 
     def _read(self) -> bytes:
         try:
-            return os.read(self._source_fd, _CHUNK_BYTES)
+            chunk = os.read(self._source_fd, _CHUNK_BYTES)
         except OSError:  # a pseudo-terminal answers EIO when its other side is closed (pty(7))
             return b""
+        before, self._read_at_s = self._read_at_s, time.monotonic()
+        if len(chunk) >= _MUCH_BYTES:
+            self._much_at_s = self._read_at_s
+        # A terminal has less room than a pipe, and somebody who looks at it.
+        self._lets_gather = (
+            not self._terminal and self._read_at_s - before < _OFTEN_S and self._read_at_s - self._much_at_s > _MUCH_IS_OVER_S
+        )
+        return chunk
 
 
 def _either(descriptor: int, event: int, stop_fd: int) -> select.poll:

@@ -63,7 +63,7 @@ class Shim:
         It inherits these descriptors.
         """
         # One stream where there was one (a terminal, 2>&1): two would lose the order of output and errors, and cut lines into each other.
-        self._outlets = [Outlet(1)] if os.path.sameopenfile(1, 2) else [Outlet(1), Outlet(2)]
+        self._outlets = [Outlet(1)] if os.path.sameopenfile(1, 2) else Outlet.pair(1, 2)
         self._rank = subprocess.Popen(
             command,
             env=environment,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from typing import Tuple
 
 # A rank that prints a line every few milliseconds wakes the disk's thread twenty times a second, and not for each line.
@@ -25,13 +26,15 @@ class RankLog:
         self._put_bytes = self._dealt_with_bytes = 0
         self._lost_before, self._lost_behind = 0, 0  # what is missing in front of the waiting bytes, and behind them
         self._closed, self._hurry_to_bytes = False, 0
+        self._is_idle = False  # all is written, and the next line is to wake the thread
         self._thread = threading.Thread(target=self._write, name="rank-log", daemon=True)
         self._thread.start()
 
     def put(self, chunk: bytes) -> None:
         """Keep some output; never waits for the disk."""
         with self._changed:
-            if not self._waiting:
+            if self._is_idle:
+                self._is_idle = False
                 self._changed.notify_all()
             if self._lost_behind or len(self._waiting) + len(chunk) > _MOST_WAITING_BYTES:
                 self._lost_behind += len(chunk)
@@ -54,17 +57,19 @@ class RankLog:
         self._thread.join(wait_s)
 
     def _write(self) -> None:
-        log, last = self._open(), False
+        log, last, written_at_s = self._open(), False, -_GATHER_S
         while not last:
-            lost_bytes, waiting, last = self._next()
+            lost_bytes, waiting, last = self._next(written_at_s + _GATHER_S)
             self._keep(log, lost_bytes, waiting)
-            with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._dealt_with_bytes < self._hurry_to_bytes, _GATHER_S)
+            written_at_s = time.monotonic()
 
-    def _next(self) -> Tuple[int, bytearray, bool]:
-        """How much is missing, what comes after it, and whether nothing more will; waits until there is something."""
+    def _next(self, not_before_s: float) -> Tuple[int, bytearray, bool]:
+        """How much is missing, what comes after it, and whether nothing more will; waits until there is something, and it is time."""
         with self._changed:
+            self._is_idle = not self._waiting
             self._changed.wait_for(lambda: self._waiting or self._closed)
+            gather_s = not_before_s - time.monotonic()
+            self._changed.wait_for(lambda: self._closed or self._dealt_with_bytes < self._hurry_to_bytes, gather_s)
             lost_bytes, waiting = self._lost_before, self._waiting
             self._waiting = bytearray()
             self._lost_before, self._lost_behind = self._lost_behind, 0
