@@ -1,25 +1,35 @@
-"""What the patrol costs a training: step time with and without it, in turn; then the agent's own CPU and memory.
+"""What the patrol costs a training: step time with and without it, side by side; then the agent's own CPU and memory.
 
-Each round has two runs without it, too: what those differ by is the machine's noise.
+A training's step time drifts by 5 % and more within minutes on a shared machine. So a round starts three, two of them
+without the patrol, and lets them run by turns of two seconds: what those two differ by is the noise that is left.
 
 Usage: python benchmarks/overhead.py [ROUNDS] [RANKS_OF_THE_AGENTS_JOB]
 """
 
 import json
 import os
+import random
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from exchange import cpu_s
+from rankpatrol.core.errors import ProcessChanged
+from rankpatrol.core.records import ProcessId
+from rankpatrol.drill.family import descendants
+from rankpatrol.system.process import send_signal
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-STEPS, WARM_UP = 1500, 100
-# Turn about, so that a machine that warms up or fills favours neither.
-ORDERS = (("with", "without", "again"), ("without", "with", "again"), ("without", "again", "with"))
+KINDS = ("with", "without", "again")
+WARM_UP, TURNS = 50, 10
+TURN_S, SETTLED_S = 2.0, 0.2  # what was due while it stood still is done, and caches are filled again
+STEPS = round(TURNS * (TURN_S + SETTLED_S) / 0.0025)
 WATCHED_S = 30.0
 
 
@@ -39,22 +49,90 @@ def patrolled(command: list[str], job_dir: Path) -> list[str]:
     return [sys.executable, "-m", "rankpatrol", "run", "--job-dir", str(job_dir), *command]
 
 
-def step_seconds(command: list[str]) -> float:
-    """A step's mean time once the first ones are over, by the times at which rank 0 tells them."""
-    told: dict[int, float] = {}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=quiet()) as job:
-        assert job.stdout is not None
-        for line in job.stdout:
-            words = line.replace(":", " ").replace("/", " ").split()
-            if "step" in words and words[words.index("step") + 1].isdigit():
-                told[int(words[words.index("step") + 1])] = time.perf_counter()
-    if job.returncode != 0 or STEPS not in told:
-        sys.exit(f"the training failed: exit code {job.returncode}, {len(told)} steps told")
-    return (told[STEPS] - told[WARM_UP]) / (STEPS - WARM_UP)
-
-
 def quiet() -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+class ByTurns:
+    """A training with all that belongs to it, the patrol too, which stands still but for its turns."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=quiet())
+        assert self.job.stdout is not None
+        self._told = self.job.stdout.fileno()
+        os.set_blocking(self._told, False)
+        self._family: list[ProcessId] = []
+        self._steps, self._took_s = 0, 0.0
+
+    def warm_up(self) -> None:
+        steps = 0
+        while steps < WARM_UP:
+            if self.job.poll() is not None:
+                sys.exit(f"the training failed: exit code {self.job.returncode}, {steps} steps told")
+            time.sleep(0.05)
+            steps += self._steps_told()
+        self._family = descendants(self.job.pid)
+        self.stop()
+
+    def turn(self) -> None:
+        self.go_on()
+        time.sleep(SETTLED_S)
+        self._steps_told()
+        began = time.perf_counter()
+        time.sleep(TURN_S)
+        steps = self._steps_told()
+        self._took_s += time.perf_counter() - began
+        self.stop()
+        if not steps:
+            sys.exit(f"no step in a turn of {TURN_S} s: exit code {self.job.poll()}")
+        self._steps += steps
+
+    def step_s(self) -> float:
+        return self._took_s / self._steps
+
+    def stop(self) -> None:
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self._family:
+            with suppress(ProcessChanged):
+                send_signal(process, number)
+
+    def _steps_told(self) -> int:
+        told = b""
+        with suppress(BlockingIOError):
+            while chunk := os.read(self._told, 1 << 16):
+                told += chunk
+        return told.count(b"step ")
+
+
+@contextmanager
+def by_turns(command: list[str]) -> Iterator[ByTurns]:
+    """The training once its first steps are over; ended at the end."""
+    training = ByTurns(command)
+    try:
+        training.warm_up()
+        yield training
+    finally:
+        training.job.terminate()
+        training.go_on()
+        training.job.communicate(timeout=60)
+
+
+def step_times(folder: Path, number: int) -> dict[str, float]:
+    with ExitStack() as stack:
+        trainings = {}
+        for which in random.sample(KINDS, len(KINDS)):
+            command = training(folder, ranks=2, steps=STEPS, step_s=0.0, workers=1)
+            words = patrolled(command, folder / f"job-{number}") if which == "with" else command
+            trainings[which] = stack.enter_context(by_turns(words))
+        for _ in range(TURNS):
+            for which in random.sample(KINDS, len(KINDS)):
+                trainings[which].turn()
+        return {which: each.step_s() for which, each in trainings.items()}
 
 
 def agents_cost(command: list[str], job_dir: Path) -> tuple[float, float]:
@@ -83,8 +161,10 @@ def steps_go_on(events: Path) -> bool:
 
 
 def told(ratios: list[float]) -> str:
-    spread = f" (from {min(ratios):.3f} to {max(ratios):.3f})" if len(ratios) > 1 else ""
-    return f"median {statistics.median(ratios):.3f}{spread}"
+    if len(ratios) < 2:
+        return f"{ratios[0]:.3f}"
+    error = statistics.stdev(ratios) / len(ratios) ** 0.5
+    return f"mean {statistics.mean(ratios):.3f} +- {error:.3f} (from {min(ratios):.3f} to {max(ratios):.3f})"
 
 
 def main() -> None:
@@ -94,14 +174,11 @@ def main() -> None:
         folder = Path(name)
         ratios, noise = [], []
         for number in range(rounds):
-            times = {}
-            for which in ORDERS[number % len(ORDERS)]:
-                command = training(folder, ranks=2, steps=STEPS, step_s=0.0, workers=1)
-                times[which] = step_seconds(patrolled(command, folder / f"job-{number}") if which == "with" else command)
-            ratios.append(2 * times["with"] / (times["without"] + times["again"]))
-            noise.append(times["again"] / times["without"])
-            without = f"{times['without'] * 1e3:.2f} and {times['again'] * 1e3:.2f} ms without ({noise[-1]:.3f})"
-            print(f"round {number}: a step takes {without}, {times['with'] * 1e3:.2f} ms with: {ratios[-1]:.3f}")
+            took = step_times(folder, number)
+            ratios.append(2 * took["with"] / (took["without"] + took["again"]))
+            noise.append(took["again"] / took["without"])
+            without = f"{took['without'] * 1e3:.2f} and {took['again'] * 1e3:.2f} ms without ({noise[-1]:.3f})"
+            print(f"round {number}: a step takes {without}, {took['with'] * 1e3:.2f} ms with: {ratios[-1]:.3f}", flush=True)
         print(f"step time with / without: {told(ratios)}; without / without: {told(noise)}")
         share, resident_mb = agents_cost(training(folder, ranks=ranks, steps=4000, step_s=0.5, workers=1), folder / "job-agent")
         print(f"agent at {ranks} ranks: {share:.2%} of a core, {resident_mb:.0f} MB")
