@@ -168,6 +168,7 @@ def told(ratios: list[float]) -> str:
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # what stands still is not left behind
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     ranks = int(sys.argv[2]) if len(sys.argv) > 2 else 8
     with tempfile.TemporaryDirectory() as name:
