@@ -26,15 +26,13 @@ class RankLog:
         self._put_bytes = self._dealt_with_bytes = 0
         self._lost_before, self._lost_behind = 0, 0  # what is missing in front of the waiting bytes, and behind them
         self._closed, self._hurry_to_bytes = False, 0
-        self._is_idle = False  # all is written, and the next line is to wake the thread
         self._thread = threading.Thread(target=self._write, name="rank-log", daemon=True)
         self._thread.start()
 
     def put(self, chunk: bytes) -> None:
         """Keep some output; never waits for the disk."""
         with self._changed:
-            if self._is_idle:
-                self._is_idle = False
+            if not self._waiting:
                 self._changed.notify_all()
             if self._lost_behind or len(self._waiting) + len(chunk) > _MOST_WAITING_BYTES:
                 self._lost_behind += len(chunk)
@@ -66,7 +64,6 @@ class RankLog:
     def _next(self, not_before_s: float) -> Tuple[int, bytearray, bool]:
         """How much is missing, what comes after it, and whether nothing more will; waits until there is something, and it is time."""
         with self._changed:
-            self._is_idle = not self._waiting
             self._changed.wait_for(lambda: self._waiting or self._closed)
             gather_s = not_before_s - time.monotonic()
             self._changed.wait_for(lambda: self._closed or self._dealt_with_bytes < self._hurry_to_bytes, gather_s)
