@@ -20,7 +20,7 @@ from pathlib import Path
 
 from overhead import quiet, training
 
-from exchange import TICKS
+from exchange import TICKS, end_in_order
 
 WINDOW_S, SETTLED_S = 12.0, 4.0
 WATCHED_S, LEARNED_S = 60.0, 40.0
@@ -124,6 +124,7 @@ def patrols_cpu(folder: Path, ranks: int) -> None:
 
 
 def main() -> None:
+    end_in_order()
     windows = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     ranks = int(sys.argv[2]) if len(sys.argv) > 2 else 32
     with tempfile.TemporaryDirectory() as name:

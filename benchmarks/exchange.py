@@ -9,6 +9,7 @@ import argparse
 import os
 import resource
 import shutil
+import signal
 import statistics
 import struct
 import subprocess
@@ -42,6 +43,7 @@ def main() -> None:
     if given.simulate:
         simulate(given.simulate, given.nodes, given.every)
         return
+    end_in_order()
     with tempfile.TemporaryDirectory(prefix="rankpatrol-exchange-") as folder:
         server, address = start_server(Path(folder) / "run")
         hub = open_exchange(address, "hub", role=Role.HUB)
@@ -151,6 +153,11 @@ def copies(hub: Exchange, folder: Path, mb: int) -> str:
         return f"{mb} MB, the best of three: fetched at {best_fetch:.0f} MB/s, `cp` makes {best_cp:.0f} MB/s"
     finally:
         source.unlink(missing_ok=True)
+
+
+def end_in_order() -> None:
+    """Let SIGTERM end a benchmark as an error would: all that it started is ended first."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
 
 
 def cpu_s(pid: int) -> float:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import msgspec
 
-from exchange import cpu_s, rss_mb
+from exchange import cpu_s, end_in_order, rss_mb
 from rankpatrol import __version__
 from rankpatrol.agent.nodes.wire import VERSION, Light, Look, NodeState, Part, Seen, pack, unpack
 from rankpatrol.agent.resident.envelope import Envelope, ToJob
@@ -98,7 +98,7 @@ def main() -> None:
     if given.simulate is not None:
         Simulated(int(given.simulate), given).run()
         return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # so that all is ended that was started
+    end_in_order()
     with tempfile.TemporaryDirectory(prefix="rankpatrol-hub-") as folder:
         Bench(Path(folder), given).run()
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from exchange import cpu_s
+from exchange import cpu_s, end_in_order
 from rankpatrol.core.errors import ProcessChanged
 from rankpatrol.core.records import ProcessId
 from rankpatrol.drill.family import descendants
@@ -168,7 +168,7 @@ def told(ratios: list[float]) -> str:
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # what stands still is not left behind
+    end_in_order()
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     ranks = int(sys.argv[2]) if len(sys.argv) > 2 else 8
     with tempfile.TemporaryDirectory() as name:
