@@ -17,6 +17,7 @@ from rankpatrol.cli import orphans as command
 from rankpatrol.orphans.reap import ReapRules
 from rankpatrol.orphans.records import INITIAL_PID_NAMESPACE
 from rankpatrol.orphans.scan import Scanner
+from rankpatrol.system.process import identify, ticks_now
 
 
 def main():
@@ -33,6 +34,9 @@ def main():
         arguments = [victim, log, str(home / "cgroup.procs"), "0", "deaf", str(writer), str(device)]
         pids[job] = os.posix_spawn(victim, arguments, {"SLURM_JOB_ID": job})
         assert os.read(reader, 1) == b"r"
+        began = identify(pids[job])
+        while ticks_now() <= began.start_ticks:  # an Epilog's word is of what is older than its clock tick (10 ms)
+            os.sched_yield()
     command.Scanner = functools.partial(Scanner, namespace=lambda: INITIAL_PID_NAMESPACE)
     command.ReapRules = functools.partial(ReapRules, term_s=0.2, kill_switches=(str(folder / "no-reap"),))
     os.environ["RANKPATROL_STATE_DIR"] = str(folder / "state")
