@@ -52,13 +52,4 @@ def cgroup2() -> Path | None:
     return mount if mount is not None and os.geteuid() == 0 and os.access(mount, os.W_OK) else None
 
 
-def remove_cgroup(top: Path) -> None:
-    """All that is left of a test's cgroups, once their processes are gone."""
-    until = time.monotonic() + 10
-    for folder in (*sorted(top.glob("**/"), key=lambda each: -len(each.parts)), top):
-        while folder.exists() and time.monotonic() < until:
-            with contextlib.suppress(OSError):
-                folder.rmdir()
-
-
 needs_namespace = pytest.mark.skipif(cgroup2() is None, reason="takes root, to make cgroups and a pid namespace")

@@ -7,7 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
-from orphan_subjects import cgroup2, needs_namespace, remove_cgroup
+from orphan_subjects import cgroup2, needs_namespace
+
+from cgroups import remove_cgroup
 
 PLAYER = Path(__file__).with_name("scene_player.py")
 

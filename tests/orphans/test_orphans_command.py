@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from orphan_subjects import Victims, cgroup2, needs_namespace, remove_cgroup
+from orphan_subjects import Victims, cgroup2, needs_namespace
 
+from cgroups import remove_cgroup
 from rankpatrol.cli.main import call
 from rankpatrol.cli.orphans import orphans
 

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from orphan_subjects import cgroup2, needs_namespace, remove_cgroup
+from orphan_subjects import cgroup2, needs_namespace
+
+from cgroups import remove_cgroup
 
 SCENE = Path(__file__).with_name("told_scene.py")
 TOLD = Path(__file__).parents[1] / "data/orphans/told.txt"

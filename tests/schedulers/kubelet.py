@@ -12,11 +12,14 @@ import signal
 import ssl
 import subprocess
 import threading
+import time
 import urllib.error
 import urllib.request
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
+
+from cgroups import remove_cgroup
 
 GRACE_S = 5.0
 
@@ -72,6 +75,7 @@ class Kubelet:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._told: set[tuple[str, str]] = set()
         self._threads: list[threading.Thread] = []
+        self._starting = threading.Lock()
         self._stop = threading.Event()
         self._watching = threading.Event()
         self.frozen = False
@@ -85,20 +89,23 @@ class Kubelet:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for process in list(self._running.values()):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            self._sweep(process)
-        for thread in self._threads[1:]:
-            thread.join(10)
+        with self._starting:
+            self._stop.set()
+        until = time.monotonic() + 10
+        self._kill_all()
+        while any(thread.is_alive() for thread in self._threads[1:]) and time.monotonic() < until:
+            for thread in self._threads[1:]:
+                thread.join(0.05)
+            self._kill_all()  # again: one of them may have been about to start a process
         if self._cgroups is not None:
-            for folder in sorted(self._cgroups.parent.rglob("*"), reverse=True):
-                if folder.is_dir():
-                    with contextlib.suppress(OSError):
-                        folder.rmdir()
-            with contextlib.suppress(OSError):
-                self._cgroups.parent.rmdir()
+            remove_cgroup(self._cgroups.parent)
+
+    def _kill_all(self) -> None:
+        for process in list(self._running.values()):
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            self._sweep(process)
 
     def _watch(self) -> None:
         """Each line of the watch is a pod that changed; the first lines are all that there are."""
@@ -144,9 +151,10 @@ class Kubelet:
                 if not self._stop.is_set():  # the server may go before we do
                     raise
 
-        thread = threading.Thread(target=work, daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        with self._starting:
+            if not self._stop.is_set():
+                self._threads.append(threading.Thread(target=work, daemon=True))
+                self._threads[-1].start()
 
     def _bind(self, pod: dict) -> None:
         body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod["metadata"]["name"]}}
