@@ -1,6 +1,8 @@
 """Disks that are full where rankpatrol keeps its own: the training goes on, evidence finds a place, and what cannot be done is said."""
 
+import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,6 +15,7 @@ from standin_job import LAUNCHER, TRAINING, running
 CAN_MOUNT = os.getuid() == 0 and shutil.which("unshare") and subprocess.run(["unshare", "-m", "true"], check=False).returncode == 0
 pytestmark = [pytest.mark.timeout(90), pytest.mark.skipif(not CAN_MOUNT, reason="only root may mount")]
 FULL_SHM = 'mount -t tmpfs -o size=64k none /dev/shm && { dd if=/dev/zero of=/dev/shm/filler bs=4k 2>/dev/null || true; } && exec "$@"'
+SMALL_JOB = 'mkdir job && mount -t tmpfs -o size=64k none job && exec "$@"'
 SMALL_TMP = 'mount -t tmpfs -o size=4m none $TMPDIR && exec "$@"'
 
 
@@ -41,6 +44,21 @@ def test_a_run_directory_that_fills_up_is_worked_around_where_that_can_be(tmp_pa
     assert not [what for what, result in done if result is False]
     assert job.kinds().count("attempt_started") == 2
     assert f"no room in {run_dir}: a hang may not be recovered" in job.said()
+
+
+def test_what_a_full_job_directory_did_not_take_stays_where_the_last_lines_say(tmp_path):
+    with running(tmp_path, before=("unshare", "-m", "sh", "-c", SMALL_JOB, "sh")) as job:
+        assert job.process.wait(60) == 0, job.said()
+        told = re.search(r"the job directory takes no more \(No space left on device\): its records stay in (\S+)", job.said())
+        assert told is not None, job.said()
+        spool = Path(told[1])
+        assert verify(spool / "incidents" / "1").ok
+        kinds = [json.loads(line)["kind"] for line in (spool / "events.jsonl").read_text().splitlines()]
+        assert [kinds.count(kind) for kind in ("verdict", "bundle_sealed", "attempt_started", "job_ended")] == [1, 1, 2, 1]
+        why, status = job.type("why", str(spool)), job.type("status", str(spool))
+        assert f"evidence: {spool}/incidents/1 (open report.html" in why.stdout
+        assert "ended: finished" in status.stdout
+        shutil.rmtree(spool.parent)
 
 
 def test_without_its_reserve_a_full_run_directory_is_told_and_the_ranks_are_left_alone(tmp_path):

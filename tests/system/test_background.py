@@ -69,17 +69,64 @@ def test_a_newer_state_takes_the_place_of_one_that_has_not_begun():
     assert done == [99]
 
 
-def test_a_deed_that_fails_does_not_stop_the_others():
-    done = []
+class Disk:
+    """Refuses while it is full."""
+
+    def __init__(self):
+        self.full, self.took = True, []
+
+    def takes(self, what):
+        def deed():
+            if self.full:
+                raise OSError(28, "No space left on device")
+            self.took.append(what)
+
+        return deed
+
+
+def test_a_deed_that_fails_does_not_stop_the_others_and_is_not_called_done():
+    disk, done = Disk(), []
     courier = Courier("test")
-
-    def refuse():
-        raise OSError(28, "No space left on device")
-
-    courier.send(refuse)
+    courier.send(disk.takes("bundle"))
     courier.send(lambda: done.append(1))
+    assert not courier.delivered(10)
+    assert (done, courier.waiting(), courier.trouble()) == ([1], 1, "No space left on device")
+
+
+def test_what_was_refused_is_tried_again_before_what_came_later():
+    disk = Disk()
+    courier = Courier("test")
+    for what in (1, 2):
+        courier.send(disk.takes(what))
+    assert not courier.delivered(10)
+    disk.full = False
+    courier.send(disk.takes(3))
     assert courier.delivered(10)
-    assert done == [1]
+    assert (disk.took in ([1, 2, 3], [3, 1, 2]), courier.waiting(), courier.trouble()) == (True, 0, "")
+
+
+def test_a_newer_state_takes_the_place_of_one_that_was_refused():
+    disk = Disk()
+    courier = Courier("test")
+    courier.send(disk.takes("old"), instead_of="state.json")
+    assert not courier.delivered(10)
+    disk.full = False
+    courier.send(disk.takes("new"), instead_of="state.json")
+    assert courier.delivered(10)
+    assert disk.took == ["new"]
+
+
+def test_what_was_refused_goes_with_the_next_thing_that_is_taken(monkeypatch):
+    monkeypatch.setattr(background, "_RETRY_S", -1.0)
+    disk, came = Disk(), threading.Event()
+    courier = Courier("test")
+    courier.send(disk.takes("bundle"))
+    assert not courier.delivered(10)
+    disk.full = False
+    courier.send(lambda: None)
+    courier.send(came.set)
+    assert came.wait(10)
+    assert disk.took == ["bundle"], "nobody had to ask"
 
 
 def test_work_is_waited_for_until_the_deadline_and_then_left_behind():

@@ -10,6 +10,7 @@ from rankpatrol.agent.checkpoint_watch import verified
 from rankpatrol.agent.crash_watch import crash_found, look_at_crash, look_at_raise
 from rankpatrol.agent.desk import IncidentDesk
 from rankpatrol.agent.eyes import Eyes, all_joined
+from rankpatrol.agent.handing_over import hand_over
 from rankpatrol.agent.launcher_watch import LauncherWatch
 from rankpatrol.agent.looking import forbidden, look_closely
 from rankpatrol.agent.metrics_post import Keeper, MetricsPost, agent_now, keeper_of, post_of
@@ -353,11 +354,10 @@ class Agent:
         reason = "ended" if self._spec.attached and exit_code is None else reason  # nobody whose child it was has told us how
         self._recorder.flush()
         self._teller.job_ends(self._eyes.attempt.number if self._eyes.attempt else 0, exit_code, reason)
-        self._write_state(ended=reason)
+        content = self._state(ended=reason)
+        self._metrics.publish(content)
         self._metrics.farewell()
-        if not self._teller.courier.delivered(CARRY_S):
-            self._run_dir.write("undelivered.json", Released(at_unix_s=self._clock.unix_s()))
-            self._teller.voice.say(f"the job directory does not answer: its records stay in {self._run_dir.spool}", "alert")
+        hand_over(self._spec, self._run_dir, self._teller, self._clock, content)
         self._teller.farewell(exit_code, reason)
 
     def _state(self, ended: str | None = None) -> bytes:
@@ -376,8 +376,8 @@ class Agent:
         )
         return state_of(view, self._clock)
 
-    def _write_state(self, ended: str | None = None) -> None:
-        content = self._state(ended)
+    def _write_state(self) -> None:
+        content = self._state()
         self._metrics.publish(content)
         self._state_due_at_s = self._clock.mono_s() + min(_STATE_MOST_S, max(0, self.ranks() - _STATE_RANKS) / _STATE_RANKS_A_SECOND)
         self._teller.courier.send(lambda: write_atomic(Path(self._spec.job_dir) / "state.json", content), instead_of="state.json")

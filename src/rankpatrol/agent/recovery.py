@@ -224,7 +224,8 @@ class Recovery:
             carried.append(True)
 
         self.courier.send(carry)
-        return final if self.courier.delivered(CARRY_S) and carried else sealed
+        self.courier.delivered(CARRY_S)
+        return final if carried else sealed
 
     def _plan(self, state: IncidentState, outlook: Outlook) -> ActionPlan:
         if state.diagnosis.verdict in FINAL_VERDICTS:

@@ -56,11 +56,28 @@ def shelve(sealed: Path, final: Path) -> None:
     final.parent.mkdir(parents=True, exist_ok=True)
     partial = final.with_name(f".{final.name}{PARTIAL}{secrets.token_hex(4)}")
     try:
-        shutil.copytree(sealed, partial)
+        _copy(sealed, partial)
         partial.rename(final)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     tidy(final.parent, open_names=(final.name,))
+
+
+def _copy(sealed: Path, partial: Path) -> None:
+    """Raises the first OSError: shutil's own names every file that did not go."""
+    problems: list[OSError] = []
+
+    def copy(source: str, target: str) -> str:
+        try:
+            return shutil.copy2(source, target)
+        except OSError as problem:
+            problems.append(problem)
+            raise
+
+    try:
+        shutil.copytree(sealed, partial, copy_function=copy)
+    except shutil.Error as several:
+        raise problems[0] if problems else several from several
 
 
 def _bundles(incidents: Path) -> Iterator[_Shelved]:

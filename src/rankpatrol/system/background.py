@@ -1,7 +1,7 @@
 """Work that may hang with its file system, kept away from whoever must not wait: a thread that can be left behind."""
 
-import contextlib
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -15,6 +15,8 @@ T = TypeVar("T")
 Deed = Callable[[], None]
 # So often a thread that has nothing to do looks whether anybody has work for it still.
 _OWNER_LOOK_S = 2.0
+# A bundle is megabytes: a disk that is full is not written to each second.
+_RETRY_S = 30.0
 
 
 def within(work: Callable[[], T], deadline_s: float, *, name: str) -> T | Missing:
@@ -80,53 +82,91 @@ def _go_round(owner: "weakref.ref[Rounds[Any]]", asked: threading.Event, every_s
 
 
 class Courier:
-    """Carries things, in order, to a place that may be full or may hang. What cannot be carried is tried again with the next thing."""
+    """Carries things, in order, to a place that may be full or may hang. What cannot be carried is kept, and tried again."""
 
     def __init__(self, name: str, *, most: int = 10_000) -> None:
         self._load = _Load(most)
         threading.Thread(target=_carry_on, args=(weakref.ref(self), self._load), name=name, daemon=True).start()
 
     def send(self, deed: Deed, *, instead_of: str | None = None) -> None:
-        """Have a deed done; never waits. It takes the place of an earlier one of the same name that has not begun."""
+        """Have a deed done; never waits. It takes the place of an earlier one of the same name that has not begun, or has failed."""
         load = self._load
         with load.change:
             if instead_of is not None:
-                load.waiting = deque((item for item in load.waiting if item[0] != instead_of), maxlen=load.waiting.maxlen)
+                load.waiting, load.refused = _without(load.waiting, instead_of), _without(load.refused, instead_of)
             load.waiting.append((instead_of, deed))
             load.change.notify_all()
 
     def waiting(self) -> int:
         """How many things have not been carried yet, with the one that is under way."""
-        return len(self._load.waiting) + self._load.at_work
+        return len(self._load.waiting) + len(self._load.refused) + self._load.at_work
 
     def delivered(self, deadline_s: float) -> bool:
-        """True once all that was sent is done; False when the deadline passes first."""
+        """Try once more what was refused. True once all that was sent is done; False when the deadline passes first, or some is refused."""
         load = self._load
         with load.change:
-            return load.change.wait_for(lambda: not load.waiting and not load.at_work, deadline_s)
+            load.take_up_refused()
+            load.change.notify_all()
+            return load.change.wait_for(lambda: not load.waiting and not load.at_work, deadline_s) and not load.refused
+
+    def trouble(self) -> str:
+        """Why something could not be carried, of what failed last; an empty word where all that was tried is done."""
+        return self._load.trouble if self._load.refused else ""
+
+
+_Sent = deque[tuple[str | None, Deed]]
 
 
 class _Load:
     """What a courier has to carry; it outlives the courier until all is carried."""
 
     def __init__(self, most: int) -> None:
-        self.waiting: deque[tuple[str | None, Deed]] = deque(maxlen=most)
+        self.waiting: _Sent = deque(maxlen=most)
+        self.refused: _Sent = deque(maxlen=most)
+        self.trouble = ""
         self.change = threading.Condition()
         self.at_work = False
+        self._refused_at_mono_s = 0.0
 
     def carry_one(self) -> bool:
         """Do the next thing; False where nothing waits."""
         with self.change:
             if not self.waiting:
                 return False
-            _, deed = self.waiting.popleft()
+            name, deed = self.waiting.popleft()
             self.at_work = True
-        with contextlib.suppress(OSError):  # a deed that must not be lost keeps what it could not do (journal.JsonLines)
-            deed()
+        problem = _do(deed)
         with self.change:
             self.at_work = False
+            if problem is not None:
+                self._keep(name, deed, problem)
+            elif time.monotonic() - self._refused_at_mono_s > _RETRY_S:  # there is room again, for this at least
+                self.take_up_refused()
             self.change.notify_all()
         return True
+
+    def take_up_refused(self) -> None:
+        """In the order in which they were sent, before what came later."""
+        self.waiting.extendleft(reversed(self.refused))
+        self.refused.clear()
+
+    def _keep(self, name: str | None, deed: Deed, problem: OSError) -> None:
+        self._refused_at_mono_s = time.monotonic()
+        self.trouble = problem.strerror or str(problem)
+        if name is None or all(each != name for each, _ in self.waiting):
+            self.refused.append((name, deed))
+
+
+def _do(deed: Deed) -> OSError | None:
+    try:
+        deed()
+    except OSError as problem:
+        return problem
+    return None
+
+
+def _without(sent: _Sent, name: str) -> _Sent:
+    return deque((item for item in sent if item[0] != name), maxlen=sent.maxlen)
 
 
 def _carry_on(owner: "weakref.ref[Courier]", load: _Load) -> None:
