@@ -93,11 +93,14 @@ def test_failures_of_which_nothing_is_known_are_not_known_to_be_the_same():
 
 
 def test_a_script_that_does_not_start_is_known_by_its_last_words():
-    words = "rank {} ended with exit code 2 (the last line of its log: can't open file '/x.py': [Errno 2] No such file or directory)"
-    three = [failure(Diagnosis(verdict="crash", cause="unknown", sentence=words.format(rank)), attempt=rank) for rank in range(3)]
-    found = braked(three[2], (three[0], three[1]), BUDGET)
-    assert found.sentence.startswith("the same failure 3 times in a row (unknown): no further attempt. Last: rank 2 ended with exit code 2")
-    other = failure(but(three[1].diagnosis, sentence="rank 1 ended with exit code 1"), attempt=1)
+    """Whoever was seen to end first, and whoever had ended by then."""
+    words = "ended with exit code 2 (the last line of its log: can't open file '/x.py': [Errno 2] No such file or directory)"
+    names = ("rank 2", "ranks 0-1", "rank 3")
+    found = [Diagnosis(verdict="crash", cause="unknown", sentence=f"{name} {words}; rank 5 ended of it", failure=words) for name in names]
+    three = [failure(each, attempt=at) for at, each in enumerate(found)]
+    stop = braked(three[2], (three[0], three[1]), BUDGET)
+    assert stop.sentence.startswith("the same failure 3 times in a row (unknown): no further attempt. Last: rank 3 ended with exit code 2")
+    other = failure(but(found[1], failure="ended with exit code 1"), attempt=1)
     assert braked(three[2], (three[0], other), BUDGET) is None
 
 

@@ -41,3 +41,21 @@ def test_a_rank_that_fails_of_its_own_is_the_culprit_whoever_was_suspected():
 
 def test_where_the_alert_named_nobody_nobody_is_named():
     assert aftermath(Diagnosis(verdict="undetermined", cause="unknown", sentence="?"), ECHOES) == ECHOES
+
+
+def test_what_several_raised_while_they_waited_is_the_outcome_of_the_wait():
+    """A time-out of the training's own, of which nobody here has heard."""
+    own = Diagnosis(
+        verdict="crash", cause="user_exception", culprit_ranks=(0, 2), sentence="ranks 0 and 2 raised Late", failure="raised Late"
+    )
+    found = aftermath(SLEEPS, own)
+    assert (found.culprit_ranks, found.cause, found.victim_ranks) == ((1,), "rank_blocked", (0, 2))
+    assert found.sentence == "rank 1 sleeps; then ranks 0 and 2 ended of it"
+
+
+def test_what_all_ranks_raised_is_told_as_it_is():
+    everybody = Diagnosis(verdict="crash", cause="user_exception", sentence="ranks 0-2 raised Late, each by itself", failure="raised Late")
+    assert aftermath(SLEEPS, everybody).sentence == everybody.sentence
+    one = Diagnosis(verdict="crash", cause="user_exception", culprit_ranks=(1,), sentence="rank 1 raised Late", failure="raised Late")
+    assert aftermath(one, everybody) == everybody
+    assert aftermath(one, ECHOES) == one

@@ -124,6 +124,36 @@ def test_an_exit_code_without_a_traceback_is_unknown_but_the_rank_is_named():
     assert "last line" not in silent.sentence
 
 
+def test_where_all_ranks_failed_alike_nobody_is_named_and_nobody_ended_of_another():
+    found = crash(*(ended(rank, 3, 0.01 * rank) for rank in (2, 0, 1, 3)))
+    assert (found.cause, found.culprit_ranks, found.victim_ranks, found.certainty) == ("unknown", None, (), Certainty.PROVED)
+    assert found.sentence == "ranks 0-3 ended with exit code 3, each by itself"
+    assert found.failure == "ended with exit code 3"
+    unparsed = ('  File "/home/u/train.py", line 2', "    def f(:", "SyntaxError: invalid syntax")
+    assert crash(ended(0, 1, 0.0, *unparsed), ended(1, 1, 0.1, *unparsed)).sentence == (
+        "ranks 0-1 raised SyntaxError: invalid syntax in <module> (train.py:2), each by itself"
+    )
+
+
+def test_ranks_that_failed_alike_are_named_together_and_only_echoes_ended_of_it():
+    other = ("Traceback (most recent call last):", '  File "/home/u/train.py", line 9, in save', "KeyError: 'lr'")
+    found = crash(ended(0, 1, 0.0, *OWN), ended(1, 1, 0.2, *CLOSED), ended(2, 1, 0.1, *OWN), ended(3, -15, 0.3), ended(4, 1, 0.4, *other))
+    assert (found.culprit_ranks, found.victim_ranks) == ((0, 2), (1, 3, 4))
+    assert found.sentence == (
+        "ranks 0 and 2 raised ValueError: bad batch in forward (model.py:41), each by itself; rank 4 failed otherwise; "
+        "ranks 1 and 3 ended of it"
+    )
+
+
+def test_one_exit_code_with_other_last_words_is_another_failure():
+    found = crash(ended(0, 1, 0.0, "cannot read shard 7"), ended(1, 1, 0.1, "cannot read shard 9"), ended(2, 1, 0.2, "no licence"))
+    assert (found.culprit_ranks, found.victim_ranks) == ((0, 1), (2,))
+
+
+def test_aborts_are_never_called_alike_since_libraries_abort_victims_too():
+    assert crash(ended(0, -6, 0.0), ended(1, -6, 0.1)).culprit_ranks == (0,)
+
+
 def gone(number):
     return scenes.rank(number, Missing(f"process {100 + number} is gone"), Missing("gone"))
 

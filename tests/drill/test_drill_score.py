@@ -248,13 +248,6 @@ def test_ctrl_c_passes_when_all_ends_soon_and_nothing_is_called_a_hang() -> None
     assert not judged("healthy_called_a_hang", **stopped).passed
 
 
-def test_a_failed_script_must_not_end_with_zero_nor_be_called_a_hang() -> None:
-    failed = {"expects": Expectation.FAILS, "truth": Truth(), "finished": False}
-    assert judged("healthy", **failed, exit_code=1).passed
-    assert not judged("healthy", **failed, exit_code=0).passed
-    assert not judged("healthy_called_a_hang", **failed, exit_code=1).passed
-
-
 @given(st.floats(0, 60), st.floats(0, 60))
 def test_a_later_patrol_never_earns_fewer_complaints(first_s: float, second_s: float) -> None:
     def delayed(by_s: float) -> int:

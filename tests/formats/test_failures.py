@@ -83,6 +83,24 @@ def test_lines_that_torchrun_has_marked_are_read():
     assert (found.exception, found.place) == ("KeyError", "f (a.py:3)")
 
 
+def test_a_script_that_does_not_parse_has_a_place_and_no_traceback():
+    """As Python 3.11 prints it of the script that it was given."""
+    found = last_failure(('  File "/home/u/train.py", line 2', "    def f(:", "          ^", "SyntaxError: invalid syntax"))
+    assert (found.exception, found.message, found.place) == ("SyntaxError", "invalid syntax", "<module> (train.py:2)")
+
+
+def test_a_module_that_does_not_parse_is_the_place_and_not_its_import():
+    lines = (
+        "Traceback (most recent call last):",
+        '  File "/home/u/train.py", line 1, in <module>',
+        "    import model",
+        '  File "/home/u/model.py", line 7',
+        "    x = = 1",
+        "IndentationError: unexpected indent",
+    )
+    assert last_failure(lines).place == "<module> (model.py:7)"
+
+
 def test_a_log_without_a_traceback_says_nothing():
     found = last_failure(("step 1", "step 2"))
     assert (found.exception, found.place, found.echo) == (None, None, False)

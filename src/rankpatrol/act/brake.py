@@ -1,6 +1,5 @@
 """The brake: when a job is not started again, and how long it pauses before it is. Pure; one rule a row of `RULES`."""
 
-import re
 from collections.abc import Callable
 from itertools import combinations
 
@@ -14,7 +13,6 @@ from rankpatrol.core.records import Record
 # Twice may be chance (the same bad block met again before it was mended); the third time is a loop.
 SAME_MOST = 3
 _HOUR_S, _DAY_S = 3600.0, 86400.0
-_WHOSE = re.compile(r"^ranks? [\d ,and-]+ ")
 _ORDINALS = {2: "second", 3: "third"}
 
 
@@ -59,7 +57,7 @@ def signature(diagnosis: Diagnosis, step: int | None) -> Signature:
     data = suspect_file(diagnosis)
     place = diagnosis.file or diagnosis.place
     if place is None and step is None and diagnosis.cause == "unknown":
-        place = _WHOSE.sub("", diagnosis.sentence)  # a script that does not start: its exit code and its last words
+        place = diagnosis.failure  # a script that does not start: its exit code and its last words
     return Signature(cause=diagnosis.cause, place=place, step=None if data else step)
 
 

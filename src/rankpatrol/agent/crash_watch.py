@@ -10,7 +10,7 @@ from rankpatrol.analysis.crash import diagnose_crash, may_be_a_full_disk
 from rankpatrol.analysis.several import placed
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.records import Missing
-from rankpatrol.core.snapshot import DiskRoom, KernelKills
+from rankpatrol.core.snapshot import DiskRoom, KernelKills, Marks, Snapshot
 from rankpatrol.evidence.findings import speakable
 from rankpatrol.evidence.host import disks, kernel_log
 from rankpatrol.formats.kernel_log import kills
@@ -19,14 +19,16 @@ from rankpatrol.system.clock import Clock
 
 # A victim's connection breaks before the culprit's interpreter has gone down; 2.7 s were measured for that.
 _ECHO_WAIT_S, _ECHO_POLL_S = 4.0, 0.2
+# Before it has joined its peers a rank cannot fail of them. The same script starts on all of them, and may fail a moment later.
+_ALIKE_WAIT_S = 2.0
 
 
 def look_at_crash(roster: Roster, eyes: Eyes, clock: Clock, checkpoints: str | None = None) -> Diagnosis | None:
-    """Who ended first. Where only echoes are seen yet, the first cause gets a moment to show itself.
+    """Who ended first. Where only echoes are seen yet, the first cause gets a moment to show itself, and so do ranks that fail alike.
 
     `checkpoints`: a folder that ranks write to, which is asked for its room where a write of theirs has failed.
     """
-    until_s = clock.mono_s() + _ECHO_WAIT_S
+    began_s = clock.mono_s()
     while True:
         log, look = kernel_log(), eyes.look(full=True)
         known = log if isinstance(log, Missing) else KernelKills({**eyes.kills_elsewhere, **kills(log)})
@@ -35,8 +37,12 @@ def look_at_crash(roster: Roster, eyes: Eyes, clock: Clock, checkpoints: str | N
             seen = msgspec.structs.replace(seen, room=_room(checkpoints))
         eyes.keep_last(seen)
         found = diagnose_crash(seen)
-        if found is None or found.culprit_ranks or clock.mono_s() >= until_s or eyes.attempt is None:
-            return None if found is None else placed(speakable(found), seen.ranks)
+        if found is None:
+            return None
+        clear = bool(found.culprit_ranks or found.failure)
+        most_s = _ECHO_WAIT_S if not clear else _ALIKE_WAIT_S if _at_the_start(seen) else 0.0
+        if clock.mono_s() >= began_s + most_s or eyes.attempt is None:
+            return placed(speakable(found), seen.ranks)
         clock.sleep(_ECHO_POLL_S)
         eyes.attempt = roster.read(eyes.attempt.number)
 
@@ -50,11 +56,18 @@ def look_at_raise(eyes: Eyes) -> tuple[float, Diagnosis] | None:
         return None
     seen = eyes.lightly()
     found = diagnose_crash(seen)
-    culprits = () if found is None else found.culprit_ranks or ()
+    culprits = () if found is None else found.culprit_ranks or (tuple(eyes.marks) if found.failure else ())
     times = [at_s for rank in culprits if rank in eyes.marks and (at_s := eyes.marks[rank].raised_at_mono_s) is not None]
     if found is None or not times:
         return None
     return min(times), placed(speakable(found), seen.ranks)
+
+
+def _at_the_start(seen: Snapshot) -> bool:
+    """True while ranks live, or have not come yet, and none has made a process group."""
+    marks = [sample.marks for sample in seen.ranks if isinstance(sample.marks, Marks)]
+    ended = sum(sample.exit_status is not None for sample in seen.ranks)
+    return ended < seen.world_size and bool(marks) and not any(each.groups for each in marks)
 
 
 def crash_found(eyes: Eyes, clock: Clock, found: Diagnosis) -> CrashFound:

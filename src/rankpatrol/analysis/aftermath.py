@@ -18,19 +18,24 @@ def aftermath(alerted: Diagnosis, crash: Diagnosis) -> Diagnosis:
     """The verdict on a crash whose attempt had a suspect already.
 
     A rank that failed of its own is the culprit, whoever was suspected before. Where the others only echo each other or their group's
-    time-out, the suspect of the alert stays named; one that still worked then is not to blame, the time-out was too short for it.
+    time-out, the suspect of the alert stays named; one that still worked then is not to blame, the time-out was too short for it. So it
+    does where several raised the same while they waited for it: a time-out of the training's own.
     """
     if alerted.verdict == "crash":  # told while its interpreter went down
-        return alerted if crash.culprit_ranks is None else crash
-    if crash.culprit_ranks is not None:
+        return alerted if crash.failure is None and crash.culprit_ranks is None else crash
+    waited = (
+        alerted.verdict == "hang" and len(crash.culprit_ranks or ()) > 1 and set(crash.culprit_ranks or ()) <= set(alerted.victim_ranks)
+    )
+    if (crash.culprit_ranks is not None or crash.failure is not None) and not waited:
         return replace(crash, reasons_for=(*crash.reasons_for, f"before it ended: {alerted.sentence}"))
     if alerted.verdict not in {"hang", "benign_wait"}:
         return crash
-    outcome = f"{say_ranks(crash.victim_ranks)} ended of it" if crash.victim_ranks else "the others ended of it"
+    ended_of_it = tuple(sorted({*crash.victim_ranks, *(crash.culprit_ranks or ())} - set(alerted.culprit_ranks or ())))
+    outcome = f"{say_ranks(ended_of_it)} ended of it" if ended_of_it else "the others ended of it"
     ended = replace(
         alerted,
         verdict="crash",
-        victim_ranks=crash.victim_ranks or alerted.victim_ranks,
+        victim_ranks=ended_of_it or alerted.victim_ranks,
         sentence=f"{alerted.sentence}; then {outcome}",
         reasons_for=(*alerted.reasons_for, *crash.reasons_for),
         not_to_be_ended=ENDS_BY_ITSELF,

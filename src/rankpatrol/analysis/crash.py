@@ -25,6 +25,7 @@ _TORN_SAVE = re.compile(r"unexpected pos \d+ vs \d+|PytorchStreamWriter failed w
 # A write of torch's is at least a page, and the torn file stays: a disk with more room than this was not full a moment ago.
 _NO_ROOM_BYTES = 1 << 20
 _LINE_MOST = 200
+_NUMBER = re.compile(r"\d+")
 _GPU_MEMORY = re.compile(r"CUDA out of memory|torch\.OutOfMemoryError|cudaErrorMemoryAllocation")
 
 
@@ -41,6 +42,21 @@ class End(Record, frozen=True, kw_only=True):
     def first_cause(self) -> bool:
         """False where its log only echoes another rank's end."""
         return self.status < 0 or not self.failure.echo
+
+    def is_like(self, other: "End") -> bool:
+        """True where both failed of the same: an exception in the same line, or an exit code with the same last words.
+
+        Signals are left out: an abort is what a library does to victims too.
+        """
+        if self.status != other.status or self.status < 0:
+            return False
+        if self.failure.exception is None:
+            return other.failure.exception is None and _NUMBER.sub("", self.last_line()) == _NUMBER.sub("", other.last_line())
+        return (self.failure.exception, self.failure.place) == (other.failure.exception, other.failure.place)
+
+    def last_line(self) -> str:
+        """The last words of its log."""
+        return next((line.strip() for line in reversed(self.tail) if line.strip()), "")
 
 
 def diagnose_crash(snapshot: Snapshot) -> Diagnosis | None:
@@ -63,7 +79,7 @@ def diagnose_crash(snapshot: Snapshot) -> Diagnosis | None:
         return _vanishing(vanished, failed)
     if not own:
         return _left_early(snapshot, ends) or _echoes_only(failed)
-    return _crashed(snapshot, (by_themselves or told_to_end)[0], failed)
+    return _crashed(snapshot, (by_themselves or told_to_end)[0], failed, by_themselves)
 
 
 _SIGTERM = -15
@@ -120,20 +136,23 @@ def _end(snapshot: Snapshot, sample: RankSample) -> End | None:
     )
 
 
-def _crashed(snapshot: Snapshot, first: End, failed: list[End]) -> Diagnosis:
+def _crashed(snapshot: Snapshot, first: End, failed: list[End], own: list[End]) -> Diagnosis:
+    """Where others failed just as the first one did, each by itself, they are culprits too; where all did, nobody is the odd one out."""
     if first.status == _SIGABRT and any(SIZES_DISAGREE.search(line) for line in first.tail):
         return _sizes_disagree(snapshot, first)
     cause, phrase, reasons, suggested = _cause(snapshot, first)
-    others = tuple(end.rank for end in failed if end.rank != first.rank)
-    alive = tuple(sample.rank for sample in snapshot.ranks if sample.exit_status is None and sample.rank not in {first.rank, *others})
-    after = f"; {say_ranks(others)} ended of it" if others else ""
+    alike = tuple(sorted(end.rank for end in own if end is first or end.is_like(first)))
+    also = tuple(sorted(end.rank for end in own if end.rank not in alike and end.status > 0))
+    others = tuple(end.rank for end in failed if end.rank not in alike)
+    alive = tuple(sample.rank for sample in snapshot.ranks if sample.exit_status is None and sample.rank not in {*alike, *others})
+    all_of_them = 1 < len(alike) == max(snapshot.world_size, len(snapshot.ranks))
     return Diagnosis(
         verdict="crash",
         cause=cause,
-        culprit_ranks=(first.rank,),
+        culprit_ranks=None if all_of_them else alike,
         victim_ranks=tuple(sorted((*others, *alive))),
         certainty=Certainty.SUPPORTED if first.goes_down else Certainty.PROVED,
-        sentence=f"rank {first.rank} {phrase}{after}",
+        sentence=f"{say_ranks(alike)} {phrase}{_of_the_others(alike, also, tuple(rank for rank in others if rank not in also))}",
         reasons_for=(
             *reasons,
             *(("its interpreter has not gone down yet",) if first.goes_down else ()),
@@ -142,7 +161,15 @@ def _crashed(snapshot: Snapshot, first: End, failed: list[End]) -> Diagnosis:
         suggested=suggested,
         not_to_be_ended=ENDS_BY_ITSELF,
         place=first.failure.place,
+        failure=phrase,
     )
+
+
+def _of_the_others(alike: tuple[int, ...], also: tuple[int, ...], echoes: tuple[int, ...]) -> str:
+    """Only who echoes another's end, or was told to end, is said to have ended of it."""
+    each = ", each by itself" if len(alike) > 1 else ""
+    as_well = f"; {say_ranks(also)} failed otherwise" if also else ""
+    return each + as_well + (f"; {say_ranks(echoes)} ended of it" if echoes else "")
 
 
 _SIGABRT = -6
@@ -202,7 +229,7 @@ def _cause(snapshot: Snapshot, end: End) -> Cause:
         message = f": {end.failure.message}" if end.failure.message else ""
         phrase = f"raised {end.failure.exception}{message}{_at(end)}"
         return "user_exception", phrase, ("its log ends with that traceback",), ()
-    last = next((line.strip() for line in reversed(end.tail) if line.strip()), "")
+    last = end.last_line()
     shown = last if len(last) <= _LINE_MOST else f"{last[:_LINE_MOST]}…"
     said = f" (the last line of its log: {shown})" if shown else ""
     advice = f"Read the end of rank {end.rank}'s log"

@@ -18,8 +18,9 @@ class Certainty(StrEnum):
 class Diagnosis(Record, frozen=True, kw_only=True):
     """Who the others wait for and why. `culprit_ranks` is None where nobody can be named; a benign wait fills `awaited_ranks`.
 
-    `phase` is what the awaited ranks are in, where their stacks tell; `place` is the culprit's line of code; `not_to_be_ended` says why
-    ending the job would not help. `quiet_since_mono_s` is the first of the looks (Snapshot.at_mono_s) in all of which nothing got done.
+    `phase` is what the awaited ranks are in, where their stacks tell; `place` is the culprit's line of code; `failure` is what befell
+    whoever failed first, without who that was: two failures are compared by it. `not_to_be_ended` says why ending the job would not help.
+    `quiet_since_mono_s` is the first of the looks (Snapshot.at_mono_s) in all of which nothing got done.
     """
 
     verdict: str
@@ -35,6 +36,7 @@ class Diagnosis(Record, frozen=True, kw_only=True):
     phase: str | None = None
     not_to_be_ended: str | None = None
     place: str | None = None
+    failure: str | None = None
     process: ProcessId | None = None
     file: str | None = None
     file_offset_bytes: int | None = None

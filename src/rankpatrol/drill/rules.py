@@ -25,7 +25,6 @@ def complaints(outcome: Outcome, marks: Score, bars: Bars) -> Iterator[str]:
         Expectation.SILENT: _silent,
         Expectation.ENDS_WELL: _ends_well,
         Expectation.RELEASES: _releases,
-        Expectation.FAILS: _fails,
         Expectation.STOPS: _stops,
         Expectation.WOULD_END: _would_end,
         Expectation.KEEPS: _keeps,
@@ -274,12 +273,6 @@ def _releases(outcome: Outcome, _marks: Score, _bars: Bars) -> Iterator[str]:
     yield from (f"process {pid} is called an orphan, and is none" for pid in sorted(filter(None, named - set(told.pids))))
     yield from (f"nothing hung, yet: {_say(event)}" for event in outcome.events if _calls(event, "hang"))
     yield from _unfinished(outcome)
-
-
-def _fails(outcome: Outcome, _marks: Score, _bars: Bars) -> Iterator[str]:
-    yield from (f"the script failed by itself, yet: {_say(event)}" for event in outcome.events if _calls(event, "hang"))
-    if outcome.exit_code == 0:
-        yield "the script failed, yet the exit code is 0"
 
 
 def _stops(outcome: Outcome, _marks: Score, bars: Bars) -> Iterator[str]:

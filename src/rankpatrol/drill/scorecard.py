@@ -27,7 +27,6 @@ _KINDS = {
     Expectation.SILENT: "silence",
     Expectation.ENDS_WELL: "healthy",
     Expectation.RELEASES: "orphans",
-    Expectation.FAILS: "fails",
     Expectation.STOPS: "stopped",
     Expectation.KEEPS: "crash, stopped",
     Expectation.WOULD_END: "hang, virtual",

@@ -34,7 +34,9 @@ _WHOSE = r"^(?:\[\w+\]:)*\s*"
 # The last line of a Python traceback: a class name, perhaps dotted, and perhaps a message.
 _RAISED = re.compile(_WHOSE + r"((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Iteration|Fault))(?::\s?(.*))?$")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
-_FRAME = re.compile(_WHOSE + r'File "([^"]+)", line (\d+), in (\S+)')
+# Where a file does not even parse, its line comes last and without a function; where the script itself does not, no traceback comes before.
+_FRAME = re.compile(_WHOSE + r'File "([^"]+)", line (\d+)(?:, in (\S+))?')
+_UNPARSED = re.compile(_WHOSE + r"(?:SyntaxError|IndentationError|TabError): ")
 
 
 class Failure(Record, frozen=True, kw_only=True):
@@ -55,12 +57,14 @@ def last_failure(lines: tuple[str, ...]) -> Failure:
     echo = any(_ECHO.search(line) for line in lines[-60:])
     timed_out = any(_TIMEOUT.search(line) for line in lines[-60:])
     starts = [at for at, line in enumerate(lines) if _TRACEBACK.search(line)]
+    if not starts and any(_UNPARSED.match(line) for line in lines[-5:]):
+        starts = [at - 1 for at, line in enumerate(lines) if _FRAME.match(line)]
     if not starts:
         return Failure(exception=None, message="", place=None, echo=echo, timed_out=timed_out)
     place, raised, text = None, None, ""
     for line in lines[starts[-1] + 1 :]:
         if seen := _FRAME.match(line):
-            place = f"{seen[3]} ({seen[1].rpartition('/')[2]}:{seen[2]})"
+            place = f"{seen[3] or '<module>'} ({seen[1].rpartition('/')[2]}:{seen[2]})"
         elif ended := _RAISED.match(line):
             raised, text = ended[1], (ended[2] or "").strip()
             break

@@ -11,7 +11,7 @@ class ExitsAtOnce(Fault):
     id = "exits-at-once"
     verdict = "crash"
     causes = ("user_exception", "unknown")
-    expects = Expectation.FAILS
+    expects = Expectation.LOOPS
 
     def prepare(self, scene: Scene) -> dict[str, str]:
         scene.script.write_text("raise SystemExit(3)\n")

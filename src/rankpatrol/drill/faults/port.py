@@ -28,7 +28,6 @@ class Expectation(StrEnum):
     SLOWED_BY_ONE = "the rank that the others wait for is named in a verdict that nothing follows, and the training finishes"
     SLOWED = "the job is called slow for the right reason, nobody is named, nothing follows, and the training finishes"
     ALERTED = "an alert says what is odd of a training that goes on, nothing follows, and the training finishes"
-    FAILS = "the training fails by itself, and is not called a hang"
     WOULD_END = "in virtual time the rank is named, judged, and its attempt would be ended, and not before"
     KEEPS = "who found the disk full is named with proof, the job is not started again, and the last good checkpoint is known as such"
     STOPS = "the user's Ctrl-C ends all, and is not called a hang"
