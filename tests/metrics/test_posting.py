@@ -81,7 +81,7 @@ def test_without_the_library_it_is_told_once_and_the_patrol_goes_on(tmp_path, ru
     post.leave()
     ((what, style),) = voice.said
     assert style == "alert"
-    assert "pip install 'rankpatrol[metrics]'" in what
+    assert "pip install '.[metrics]'" in what
 
 
 @pytest.mark.parametrize(

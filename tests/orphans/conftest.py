@@ -29,7 +29,7 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def build_nvml(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """The folder of a stand-in for libnvidia-ml.so.1, built with the given flags."""
-    pytest.importorskip("pynvml", reason="needs the extra: pip install 'rankpatrol[gpu]'")
+    pytest.importorskip("pynvml", reason="needs the extra: pip install '.[gpu]'")
 
     def make(*flags: str) -> Path:
         folder = tmp_path_factory.mktemp("nvml")

@@ -48,6 +48,16 @@ def started(site: Site) -> str:
     return named(site, job)
 
 
+def test_a_job_that_is_only_watched_is_never_ended(tmp_path, capsys):
+    with LocalSite(tmp_path) as site:
+        job = started(site)
+        path = Path(job) / "job.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "attached": True}))  # as `rankpatrol watch` writes it
+        assert call(["end", "--job", job, "--yes"]) == 65
+        assert "only watched: rankpatrol did not start it" in capsys.readouterr().err
+        assert site.scheduler.describe(job).state is JobState.RUNNING
+
+
 def test_without_yes_the_plan_is_said_and_nothing_is_touched(site: Site, here, capsys):
     job = started(site)
     before = site.scheduler.describe(job).life

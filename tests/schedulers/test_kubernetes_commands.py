@@ -69,7 +69,7 @@ def test_an_api_that_does_not_answer_is_exit_code_3(api, monkeypatch, capsys):
 def test_where_the_client_is_not_installed_the_extra_is_named(api, monkeypatch, capsys):
     monkeypatch.setattr(kubernetes_client, "installed", lambda: False)
     assert call(["end", "--job", "k8s:team/job/train"]) == 3
-    assert "pip install 'rankpatrol[k8s]'" in capsys.readouterr().err
+    assert "pip install '.[k8s]'" in capsys.readouterr().err
 
 
 def test_a_dry_run_shows_the_plan_and_asks_the_api_for_nothing_but_looks(api, capsys):

@@ -80,6 +80,8 @@ def target_of(job: str, clock: Clock) -> Target:
     if (folder := local.folder(job)) is not None:
         if local.has_other_nodes(job):
             raise BadInput(f"the job of {folder} has several nodes, and from here only the ranks of this one can be ended", help=_A_PART)
+        if local.is_watched_only(job):
+            raise BadInput(f"the job of {folder} is only watched: rankpatrol did not start it, and does not end it", help=_WATCHED)
         status, run_dir = _running(local.describe(job)), local.run_dir(job)
         if run_dir is None:
             raise JobUnknown(f"the job of {folder} has just ended")
@@ -175,6 +177,10 @@ def carry_out(case: Case, folder: Path, clock: Clock, tell_of: Callable[[SealedB
 _A_PART = (
     "Nothing was done: a part of a job is never ended. End all of it: `scancel ID` (or `rankpatrol end --job ID`) where Slurm runs it, "
     "else Ctrl-C or SIGTERM to `rankpatrol run` on every node."
+)
+_WATCHED = (
+    "Nothing was done. End it where it was started, or by its id where a scheduler runs it: rankpatrol end --job ID. "
+    "What its ranks are at can be kept before: rankpatrol capture --pid PID --out DIR."
 )
 _WHICH = (
     "Give a job directory, the name of one in rankpatrol-runs, (where Slurm's commands are) a Slurm job id, or k8s:NAMESPACE/KIND/NAME."

@@ -18,7 +18,9 @@ from rankpatrol.system.clock import Clock
 
 # A folder that does not take the last word by then is left behind.
 _LAST_WORD_S = 2.0
-_NOT_INSTALLED = "metrics are not served: prometheus-client is not installed. The patrol goes on. pip install 'rankpatrol[metrics]'"
+_NOT_INSTALLED = (
+    "metrics are not served: prometheus-client is not installed. The patrol goes on. pip install '.[metrics]' in rankpatrol's clone"
+)
 
 
 class Post:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from rankpatrol.agent.resident.node import Plan, ResidentNode
+from rankpatrol.agent.resident.reached import Reached
 from rankpatrol.agent.voice import stderr_voice
 from rankpatrol.cli.paths import GivenPath
 from rankpatrol.core.errors import ExitCode, PatrolError
@@ -62,8 +63,11 @@ def agent(exchange: str, keys: Path | None, node: str | None, state_dir: Path, e
     clock, voice, node = SystemClock(), stderr_voice(), node or socket.gethostname()
     place = open_exchange(parse_address(exchange), node, role=Role.NODE, clock=clock, keys=key_files_in(keys) if keys else None)
     resident = ResidentNode(place, Plan(node=node, folder=private_folder(state_dir, "the folder of --state-dir"), every_s=every_s), clock)
+    reached = Reached(place, voice, clock)
+    voice.say(f"looks after the jobs of node {node}, and ends none")
     try:
         while signal.sigtimedwait(_ENDING, _ROUND_S) is None:
+            reached.mind()
             try:
                 voice.show(resident.round())
             except (PatrolError, OSError) as problem:

@@ -13,6 +13,7 @@ import msgspec
 
 from rankpatrol.agent.resident.hub import Hub, HubPlan
 from rankpatrol.agent.resident.hub_seat import HubSeat
+from rankpatrol.agent.resident.reached import Reached
 from rankpatrol.agent.voice import Voice, stderr_voice
 from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.words import say, say_json
@@ -24,7 +25,7 @@ from rankpatrol.exchange.address import Address
 from rankpatrol.exchange.key_files import key_files_in
 from rankpatrol.exchange.keys import KeysMade, KeysWanted, init_keys
 from rankpatrol.exchange.open import open_exchange, parse_address
-from rankpatrol.exchange.port import Exchange, Role
+from rankpatrol.exchange.port import Role
 from rankpatrol.exchange.rights import HUB
 from rankpatrol.exchange.server import Server, start_resident_server, start_server
 from rankpatrol.metrics.address import Address as Listening
@@ -33,12 +34,11 @@ from rankpatrol.system.clock import SystemClock
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ROUND_S, _SEAT_S = 0.5, 0.1
-_SAY_AFTER_S = 5.0
 # A seal takes some seconds; the next hub takes up what was not finished.
 _LAST_ROUNDS_S = 5.0
 
 
-_NO_CLIENT = "metrics are not served: prometheus-client is not installed. The hub goes on. pip install 'rankpatrol[metrics]'"
+_NO_CLIENT = "metrics are not served: prometheus-client is not installed. The hub goes on. pip install '.[metrics]' in rankpatrol's clone"
 
 
 class Stay(Record, frozen=True, kw_only=True):
@@ -95,12 +95,12 @@ def _stay(address: Address, given: Stay) -> None:
     near = msgspec.structs.replace(address, host="localhost") if broker is not None and keys is None else address
     place = open_exchange(near, HUB, role=Role.HUB, clock=clock, keys=key_files_in(keys / HUB) if keys else None)
     try:
-        seat = HubSeat(place, HUB, clock)
-        if _is_seated(seat, place, voice):
+        seat, reached = HubSeat(place, HUB, clock), Reached(place, voice, clock)
+        if _is_seated(seat, reached):
             judges = Hub(place, HubPlan(node=HUB, jobs_dir=jobs_dir, patience_s=patience_s, readings=metrics_at is not None), clock, voice)
             voice.say(f"the hub listens at {address}; records of jobs go to {jobs_dir}")
             with _served(metrics_at, judges, voice):
-                _judge(judges, seat, voice)
+                _judge(judges, seat, reached, voice)
     finally:
         place.close()
         if broker is not None:
@@ -109,25 +109,21 @@ def _stay(address: Address, given: Stay) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _is_seated(seat: HubSeat, place: Exchange, voice: Voice) -> bool:
+def _is_seated(seat: HubSeat, reached: Reached) -> bool:
     """True once the seat is ours; False where a signal came first. Raises HubTaken."""
-    told = False
-    looks = 0
     while not seat.taken():
         if signal.sigtimedwait(_ENDING, _SEAT_S) is not None:
             return False
-        looks += 1
-        if looks * _SEAT_S > _SAY_AFTER_S and not told and not place.connected():
-            told = True
-            voice.say(f"waiting for the exchange: {place.trouble()}", "alert")
+        reached.mind()
     return True
 
 
-def _judge(judges: Hub, seat: HubSeat, voice: Voice) -> None:
+def _judge(judges: Hub, seat: HubSeat, reached: Reached, voice: Voice) -> None:
     """Round after round, until a signal comes. Raises HubTaken."""
     try:
         while signal.sigtimedwait(_ENDING, _ROUND_S) is None:
             seat.mind()
+            reached.mind()
             voice.show(judges.round())
     finally:
         judges.settle(_LAST_ROUNDS_S)

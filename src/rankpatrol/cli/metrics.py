@@ -35,5 +35,7 @@ def metrics(job_dir: Path | None, as_json: bool) -> None:
     try:
         from rankpatrol.metrics.collector import exposition  # ruff: ignore[PLC0415] - an extra's
     except ImportError:
-        raise UsageProblem("prometheus-client is not installed", help="pip install 'rankpatrol[metrics]', or ask for --json.") from None
+        raise UsageProblem(
+            "prometheus-client is not installed", help="pip install '.[metrics]' in rankpatrol's clone, or ask for --json."
+        ) from None
     say(exposition((reading,)).decode().rstrip("\n"))

@@ -9,7 +9,7 @@ from rankpatrol.schedulers.kubernetes_client import KubernetesClient, installed,
 
 # Five questions, of which the first that is not answered ends the round.
 CALL_S, LOOK_S = 3.0, 20.0
-_INSTALL = "pip install 'rankpatrol[k8s]'"
+_INSTALL = "pip install '.[k8s]' in rankpatrol's clone"
 _RIGHTS_FILE = "kubectl apply -f examples/kubernetes/rbac.yaml, with your namespace in it."
 # What each is needed for: seeing a Job and its pods, requeueing, ending. (verb, group, plural)
 RIGHTS = (

@@ -29,7 +29,7 @@ _PORT = 4222
 class KeyMakerMissing(PatrolError):
     """The package that makes certificates is not installed."""
 
-    help = "Install it where the keys are made (agents do not need it): pip install 'rankpatrol[cluster]'"
+    help = "Install it where the keys are made (agents do not need it): pip install '.[cluster]' in rankpatrol's clone"
 
 
 class KeysWanted(Record, frozen=True, kw_only=True):

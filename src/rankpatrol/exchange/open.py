@@ -21,7 +21,7 @@ _LOOKS_EVERY_S = 0.02
 class ClientMissing(PatrolError):
     """The client of the broker is not installed."""
 
-    help = "Install it where the agent runs: pip install 'rankpatrol[cluster]'"
+    help = "Install it where the agent runs: pip install '.[cluster]' in rankpatrol's clone"
 
 
 def open_exchange(address: Address, node: str, *, role: Role, clock: Clock | None = None, keys: KeyFiles | None = None) -> Exchange:

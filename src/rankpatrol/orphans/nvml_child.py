@@ -22,7 +22,7 @@ def main() -> int:
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError:
-        sys.stderr.write("the package nvidia-ml-py is not installed: pip install 'rankpatrol[gpu]'")
+        sys.stderr.write("the package nvidia-ml-py is not installed: pip install '.[gpu]' in rankpatrol's clone")
         return 1
     try:
         nvml.nvmlInit()

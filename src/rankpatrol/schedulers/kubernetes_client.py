@@ -40,7 +40,8 @@ class KubernetesAbsent(PatrolError):
     """There is no way to the API from here."""
 
     help = (
-        "Give a kubeconfig (KUBECONFIG, or ~/.kube/config), or run it in a pod with a service account; and pip install 'rankpatrol[k8s]'."
+        "Give a kubeconfig (KUBECONFIG, or ~/.kube/config), or run it in a pod with a service account; "
+        "and pip install '.[k8s]' in rankpatrol's clone."
     )
 
 

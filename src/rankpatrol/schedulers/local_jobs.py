@@ -121,6 +121,12 @@ class LocalJobs:
         spec = None if folder is None else _spec(folder)
         return spec is not None and spec.cluster is not None
 
+    def is_watched_only(self, job: str) -> bool:
+        """True where somebody else started it, and rankpatrol only looks."""
+        folder = self.folder(job)
+        spec = None if folder is None else _spec(folder)
+        return spec is not None and spec.attached
+
     def run_dir(self, job: str) -> RunDir | None:
         """Where the job's shims and agent meet; None once it is over."""
         folder = self.folder(job)
