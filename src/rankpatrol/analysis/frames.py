@@ -33,6 +33,8 @@ def _row(file_end: str, functions: str, kind: WaitKind) -> Row:
 
 _C10D = "torch/distributed/distributed_c10d.py"
 ROWS = (
+    # Inside of a collective of objects: making bytes of one, or an object of them, is its own rank's work.
+    _row(_C10D, "_object_to_tensor _tensor_to_object", WaitKind.COMPUTE),
     _row(
         _C10D,
         "all_reduce all_reduce_coalesced all_gather all_gather_into_tensor all_gather_object all_gather_coalesced all_to_all "
@@ -44,6 +46,12 @@ ROWS = (
     _row(
         "torch/distributed/utils.py",
         "_verify_param_shape_across_processes _sync_module_states _sync_params_and_buffers",
+        WaitKind.COLLECTIVE,
+    ),
+    # Before each forward DDP gives all ranks the buffers of the first one: any model with BatchNorm stands there.
+    _row(
+        "torch/nn/parallel/distributed.py",
+        "_sync_buffers _sync_module_buffers _default_broadcast_coalesced _distributed_broadcast_coalesced",
         WaitKind.COLLECTIVE,
     ),
     _row(
@@ -118,7 +126,12 @@ ROWS = (
     _row("torch/utils/file_baton.py", "wait", WaitKind.COMPILE),
     # Only while it waits for its user: frames of a debugger that runs a program lie outside of that program's own.
     _row("/pdb.py", "interaction cmdloop _cmdloop", WaitKind.TRACED),
-    _row("pydevd", "do_wait_suspend _do_wait_suspend", WaitKind.TRACED),
+    _row(
+        "pydevd",
+        "do_wait_suspend _do_wait_suspend block_until_configuration_done wait_for_ready_to_run wait_for_attach",
+        WaitKind.TRACED,
+    ),
+    _row("debugpy/", "wait_for_client", WaitKind.TRACED),
     _row("multiprocessing/util.py", "_exit_function", WaitKind.TEARDOWN),
     _row("/threading.py", "_shutdown", WaitKind.TEARDOWN),
     _row("concurrent/futures/thread.py", "_python_exit", WaitKind.TEARDOWN),
