@@ -1,7 +1,7 @@
 """One close look at the ranks, and what it says."""
 
 from rankpatrol.agent.eyes import Eyes
-from rankpatrol.analysis.desync import ranks_to_ask_for_lines
+from rankpatrol.analysis.desync import ranks_to_ask_for_lines, wants_recordings
 from rankpatrol.analysis.diagnose import diagnose
 from rankpatrol.collect.stacks import FORBIDDEN
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
@@ -22,6 +22,9 @@ def _look(eyes: Eyes) -> Diagnosis:
     """
     eyes.look()
     found = diagnose(tuple(eyes.looks))
+    if wants_recordings(tuple(eyes.looks)):
+        eyes.add_recordings()
+        found = diagnose(tuple(eyes.looks))
     if found.verdict == "undetermined" and len(found.victim_ranks) < eyes.looks[-1].world_size:
         return found
     if found.cause == "spin" and eyes.ask_for_locks(found.culprit_ranks or ()):

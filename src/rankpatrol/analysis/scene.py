@@ -4,7 +4,7 @@ from functools import cached_property
 
 from rankpatrol.analysis.frames import is_inside
 from rankpatrol.analysis.kinds import WaitKind
-from rankpatrol.analysis.waits import Wait, classify, main_thread
+from rankpatrol.analysis.waits import Wait, classify, main_thread, pending_of, with_recording
 from rankpatrol.analysis.work import Effort, Looks, effort
 from rankpatrol.core.records import Missing, Record
 from rankpatrol.core.snapshot import ProcessSample, RankSample, Snapshot
@@ -47,7 +47,10 @@ class Scene:
     @cached_property
     def waits(self) -> dict[int, Wait]:
         """What each rank is at."""
-        return {rank: classify(sample) for rank, sample in self.samples.items()}
+        waits = {rank: classify(sample) for rank, sample in self.samples.items()}
+        if all(pending_of(sample.recording) is None for sample in self.samples.values()):
+            return waits
+        return {rank: with_recording(wait, self.samples[rank].recording) for rank, wait in waits.items()}
 
     @cached_property
     def victims(self) -> tuple[int, ...]:

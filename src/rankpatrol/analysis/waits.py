@@ -2,11 +2,11 @@
 
 import msgspec
 
-from rankpatrol.analysis.frames import meaning, plain_name, say_frame, users_frame
+from rankpatrol.analysis.frames import is_users, meaning, plain_name, say_frame, users_frame
 from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.natives import native_meaning
 from rankpatrol.core.records import Missing, Record
-from rankpatrol.core.snapshot import Frame, ProcessSample, RankSample, Stack, SystemCall, ThreadStack
+from rankpatrol.core.snapshot import Collective, FlightRecording, Frame, ProcessSample, RankSample, Stack, SystemCall, ThreadStack
 
 # System calls that wait for storage or for a pipe, not for a peer.
 _VERBS = {
@@ -35,10 +35,13 @@ class Wait(Record, frozen=True, kw_only=True):
     frame: Frame | None = None
     call: SystemCall | None = None
     sleeps: bool = False  # the kernel shows it asleep, and hides in which call
+    opaque: bool = False  # the user's own code, or torch's, waits in a futex below a call that shows no frames: `work.wait()`, say
+    alone: bool = False  # none of its collectives is pending, so whatever it waits for is its own
 
     def for_peers(self) -> bool:
         """True where this rank waits for other ranks; without a stack a futex counts as such, since that can only clear a rank."""
-        return self.kind in FOR_PEERS or (self.kind is WaitKind.BACKWARD and self.blocked()) or self._presumed_victim()
+        in_backward = self.kind is WaitKind.BACKWARD and self.blocked() and not self.alone
+        return self.kind in FOR_PEERS or in_backward or self._presumed_victim()
 
     def unclear(self) -> bool:
         """True where too little is known to say that this rank does not wait for others."""
@@ -88,7 +91,8 @@ def _by_stack(thread: ThreadStack, process: ProcessSample, call: SystemCall | No
     if known is None:
         below = _by_kernel(process, call)
         where = f" in {say_frame(at)}" if at else ""
-        return Wait(kind=below.kind, what=below.what + where, by_stack=True, frame=at, call=call)
+        opaque = call is not None and call.name == "futex" and (is_users(thread.frames[0]) or "/torch/" in thread.frames[0].file)
+        return Wait(kind=below.kind, what=below.what + where, by_stack=True, frame=at, call=call, opaque=opaque)
     kind, frame = known
     what = _PHRASES[kind].format(name=plain_name(frame))
     sleeps = process.state == "S" and isinstance(process.system_call, Missing)
@@ -97,6 +101,28 @@ def _by_stack(thread: ThreadStack, process: ProcessSample, call: SystemCall | No
         what = "waits for its peers in backward" if seen.blocked() else "computes gradients in backward"
         return msgspec.structs.replace(seen, what=what)
     return seen
+
+
+def pending_of(recording: FlightRecording | Missing) -> Collective | None:
+    """The latest operation that this rank has not left; None where there is none, or nothing is recorded."""
+    return None if isinstance(recording, Missing) else next((entry for entry in reversed(recording.entries) if not entry.retired), None)
+
+
+def with_recording(wait: Wait, recording: FlightRecording | Missing) -> Wait:
+    """What a rank's flight recorder adds, where it holds what its peers wait in: whether it is in a collective at all.
+
+    Autograd's threads compute while the main thread waits for them, in the very futex in which DDP waits for its peers.
+    """
+    if isinstance(recording, Missing) or not recording.entries:
+        return wait
+    pending = pending_of(recording)
+    if wait.kind is WaitKind.BACKWARD and pending is None:
+        return msgspec.structs.replace(wait, alone=True, what="is in backward, where no collective of it is pending")
+    if wait.opaque and pending is not None:
+        what = f"waits for {pending.operation} in {say_frame(wait.frame)}" if wait.frame else f"waits for {pending.operation}"
+        kind = WaitKind.POINT_TO_POINT if pending.is_p2p else WaitKind.COLLECTIVE
+        return msgspec.structs.replace(wait, kind=kind, what=what)
+    return wait
 
 
 def _by_native(thread: ThreadStack, call: SystemCall | None) -> Wait | None:
@@ -110,6 +136,7 @@ def _by_native(thread: ThreadStack, call: SystemCall | None) -> Wait | None:
 
 _PHRASES = {
     WaitKind.COLLECTIVE: "waits in {name}",
+    WaitKind.COMPUTE: "packs or unpacks an object ({name})",
     WaitKind.POINT_TO_POINT: "waits in {name}",
     WaitKind.BACKWARD: "is in backward",
     WaitKind.DATA: "waits for its data loader",
