@@ -119,7 +119,7 @@ def with_recording(wait: Wait, recording: FlightRecording | Missing) -> Wait:
     if wait.kind is WaitKind.BACKWARD and pending is None:
         return msgspec.structs.replace(wait, alone=True, what="is in backward, where no collective of it is pending")
     if wait.opaque and pending is not None:
-        what = f"waits for {pending.operation} in {say_frame(wait.frame)}" if wait.frame else f"waits for {pending.operation}"
+        what = f"waits in {pending.operation}" + (f" at {say_frame(wait.frame)}" if wait.frame else "")
         kind = WaitKind.POINT_TO_POINT if pending.is_p2p else WaitKind.COLLECTIVE
         return msgspec.structs.replace(wait, kind=kind, what=what)
     return wait
