@@ -153,7 +153,7 @@ def test_a_signal_during_the_start_ends_the_rank(job: Job) -> None:
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
 def test_a_signal_meant_for_the_training_does_not_end_a_shim_that_waits_for_its_checkpoint(job: Job, number: signal.Signals) -> None:
     job.write(checkpoints="/checkpoints")
-    with shimmed(job, "ready()", deadlines={"resume_s": 1.0}, env=job.environment(restarts=1)) as shim:
+    with shimmed(job, "forever()", deadlines={"resume_s": 1.0}, env=job.environment(restarts=1)) as shim:
         wait_for(lambda: True if any((job.run_dir.path / "claims").iterdir()) else None)
         os.killpg(shim.pid, number)
         assert shim.wait(10) == -number  # the rank has no handler: it dies of it, as it would without us
