@@ -154,3 +154,14 @@ def test_who_waits_for_a_message_that_nobody_sends_is_not_blamed_for_what_it_mis
     found = two_looks(look, look)
     assert (found.verdict, found.cause, found.culprit_ranks) == ("hang", "p2p_mismatch", None)
     assert "a send and a recv do not match" in found.sentence
+
+
+def test_several_that_wait_alike_below_a_call_without_frames_are_not_blamed():
+    """`store.get()` of a key that rank 0 never sets."""
+    asks = (("fetch", "/home/u/train.py", 28), MAIN)
+    look = [rank(0, ALL_REDUCE), *(rank(number, asks, call=SystemCall("poll", (0, 1, 1000))) for number in (1, 2, 3))]
+    found = two_looks(look, look)
+    assert (found.verdict, found.culprit_ranks, found.victim_ranks) == ("hang", None, (0,))
+    assert found.sentence.endswith("who of them is to blame, or who else, is not seen")
+    alone = [*(rank(number, ALL_REDUCE) for number in (0, 1, 2)), look[3]]
+    assert two_looks(alone, alone).culprit_ranks == (3,)

@@ -93,7 +93,7 @@ def ranks_to_ask_for_lines(history: tuple[Snapshot, ...]) -> tuple[int, ...]:
 def wants_recordings(history: tuple[Snapshot, ...]) -> bool:
     """True where a rank waits in something of which only its recording tells whether it is a collective, and none was asked for."""
     scene = Scene(history)
-    return not _recordings(scene.now) and any(wait.opaque for wait in scene.waits.values())
+    return not _recordings(scene.now) and any(wait.opaque and wait.kind is WaitKind.LOCK for wait in scene.waits.values())
 
 
 def recorded_reason(scene: Scene, blamed: tuple[int, ...] | None) -> tuple[str, ...]:

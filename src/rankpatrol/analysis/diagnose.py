@@ -68,7 +68,8 @@ def _combine(scene: Scene, causes: list[Cause]) -> Diagnosis:
 
 def _diagnosis(scene: Scene, leading: list[Cause], causes: list[Cause]) -> Diagnosis:
     first = leading[0]
-    blamed = tuple(cause.rank for cause in causes) if first.verdict == "hang" else None
+    blamed = tuple(cause.rank for cause in causes) if first.verdict == "hang" and not _wait_alike(scene, causes) else None
+    unnamed = "; who of them is to blame, or who else, is not seen" if blamed is None and first.verdict == "hang" else ""
     victims = scene.victims
     phrases = "; ".join(cause.phrase for cause in leading)
     it = "it" if len(scene.awaited) == 1 else "them"
@@ -76,10 +77,10 @@ def _diagnosis(scene: Scene, leading: list[Cause], causes: list[Cause]) -> Diagn
         verdict=first.verdict,
         cause=first.cause,
         culprit_ranks=blamed,
-        awaited_ranks=scene.awaited if blamed is None else None,
+        awaited_ranks=scene.awaited if first.verdict != "hang" else None,
         victim_ranks=victims,
         certainty=_certainty(scene, leading),
-        sentence=f"{phrases}; {say_ranks(victims)} wait{'s' if len(victims) == 1 else ''} for {it} in {_wait_words(scene)}",
+        sentence=f"{phrases}; {say_ranks(victims)} wait{'s' if len(victims) == 1 else ''} for {it} in {_wait_words(scene)}{unnamed}",
         reasons_for=(
             *(reason for cause in leading for reason in cause.reasons_for),
             *recorded_reason(scene, blamed),
@@ -95,6 +96,12 @@ def _diagnosis(scene: Scene, leading: list[Cause], causes: list[Cause]) -> Diagn
         file_offset_bytes=first.file_offset_bytes,
         quiet_since_mono_s=_quiet_since(leading),
     )
+
+
+def _wait_alike(scene: Scene, causes: list[Cause]) -> bool:
+    """Several that stand at one line, below a call that shows no frames, as in `store.get()`: they may well wait for a peer, too."""
+    waits = [scene.waits[cause.rank] for cause in causes]
+    return len(waits) > 1 and all(each.opaque and each.frame == waits[0].frame for each in waits)
 
 
 def _quiet_since(leading: list[Cause]) -> float | None:

@@ -23,6 +23,8 @@ _VERBS = {
 IO_CALLS = frozenset(_VERBS)
 # torch's DataLoader asks its queue every 5 s (MP_STATUS_CHECK_INTERVAL): poll(…, 1, 5000) is its mark without any stack.
 _LOADER_POLL_MS = 5000
+# In these a call of C++ waits for a peer as well as for anything else.
+_OPAQUE = frozenset({"futex", "poll", "ppoll", "epoll_wait"})
 FOR_PEERS = frozenset({WaitKind.COLLECTIVE, WaitKind.POINT_TO_POINT, WaitKind.DEVICE})
 
 
@@ -35,7 +37,7 @@ class Wait(Record, frozen=True, kw_only=True):
     frame: Frame | None = None
     call: SystemCall | None = None
     sleeps: bool = False  # the kernel shows it asleep, and hides in which call
-    opaque: bool = False  # the user's own code, or torch's, waits in a futex below a call that shows no frames: `work.wait()`, say
+    opaque: bool = False  # the user's own code, or torch's, waits below a call that shows no frames: `work.wait()` or `store.get()`, say
     alone: bool = False  # none of its collectives is pending, so whatever it waits for is its own
 
     def for_peers(self) -> bool:
@@ -91,7 +93,7 @@ def _by_stack(thread: ThreadStack, process: ProcessSample, call: SystemCall | No
     if known is None:
         below = _by_kernel(process, call)
         where = f" in {say_frame(at)}" if at else ""
-        opaque = call is not None and call.name == "futex" and (is_users(thread.frames[0]) or "/torch/" in thread.frames[0].file)
+        opaque = call is not None and call.name in _OPAQUE and (is_users(thread.frames[0]) or "/torch/" in thread.frames[0].file)
         return Wait(kind=below.kind, what=below.what + where, by_stack=True, frame=at, call=call, opaque=opaque)
     kind, frame = known
     what = _PHRASES[kind].format(name=plain_name(frame))
@@ -118,7 +120,7 @@ def with_recording(wait: Wait, recording: FlightRecording | Missing) -> Wait:
     pending = pending_of(recording)
     if wait.kind is WaitKind.BACKWARD and pending is None:
         return msgspec.structs.replace(wait, alone=True, what="is in backward, where no collective of it is pending")
-    if wait.opaque and pending is not None:
+    if wait.opaque and wait.kind is WaitKind.LOCK and pending is not None:
         what = f"waits in {pending.operation}" + (f" at {say_frame(wait.frame)}" if wait.frame else "")
         kind = WaitKind.POINT_TO_POINT if pending.is_p2p else WaitKind.COLLECTIVE
         return msgspec.structs.replace(wait, kind=kind, what=what)
