@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from rankpatrol.agent.voice import release_terminal
+from rankpatrol.cli.first_attempt import goes_on, newest_good_path
 from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.settings import config_option, setting_options, settled
 from rankpatrol.cli.words import say
@@ -19,6 +20,7 @@ from rankpatrol.evidence.redact import redact_command
 from rankpatrol.launch.nodes import Given, node_part, plain_name, restarts_in_place, which_restart
 from rankpatrol.launch.outlived import retire
 from rankpatrol.launch.parent import check_command, launch_environment, make_job_dir, run_job
+from rankpatrol.launch.plain_command import is_plain
 from rankpatrol.launch.rundir import Cluster, JobSpec, RunDir
 from rankpatrol.launch.torchrun_words import past_the_shim
 
@@ -61,7 +63,7 @@ def run(
 
     CMD's words are passed on as they are, but for {checkpoint}: each attempt gets the checkpoint to resume from there, the first
     one an empty word, unless Slurm has queued the job again, or with --resume. The same path is in the environment as
-    RANKPATROL_RESUME_FROM.
+    RANKPATROL_RESUME_FROM. Shells, scripts and launchers get the word as it is, for the torchrun or shim that they start.
 
     \b
     rankpatrol run torchrun --nproc-per-node 4 train.py
@@ -102,7 +104,7 @@ def run(
     say(f"rankpatrol: job directory {folder}", err=True)
     _say_who_is_not_seen(words)
     try:
-        return run_job(_without_placeholder(words), spec, extra, run_dir)
+        return run_job(_filled(words, spec, extra), spec, extra, run_dir)
     finally:
         _give_terminal_back()
         if left := retire(run_dir):
@@ -146,11 +148,13 @@ def _say_who_is_not_seen(words: tuple[str, ...]) -> None:
     say(f"rankpatrol: {past.by} has torchrun start the ranks without the shim: they are not watched. Instead: {how}", err=True)
 
 
-def _without_placeholder(command: tuple[str, ...]) -> tuple[str, ...]:
-    """A plain `python train.py` has one attempt and no shim to fill in {checkpoint}; whatever starts torchrun passes it on to the shims."""
-    if not Path(command[0]).name.startswith("python") or any(word.startswith("torch.distributed") for word in command):
+def _filled(command: tuple[str, ...], spec: JobSpec, extra: dict[str, str]) -> tuple[str, ...]:
+    """A plain `python train.py` has one attempt and no shim: it is told here what shims tell their ranks, which `extra` gets as well."""
+    if spec.checkpoints is None or not is_plain(command):
         return command
-    return tuple(word.replace("{checkpoint}", "") for word in command)
+    known = newest_good_path(Path(spec.checkpoints)) if goes_on(asked=spec.resume_asked, environment=os.environ) else ""
+    extra["RANKPATROL_RESUME_FROM"] = known
+    return tuple(word.replace("{checkpoint}", known) for word in command)
 
 
 def _say_left(pids: tuple[int, ...]) -> str:

@@ -52,6 +52,9 @@ def run(
     except (subprocess.TimeoutExpired, TimeoutError):
         _kill_group(process)
         raise CommandFailed(f"{arguments[0]} was not done after {deadline_s:g} s") from None
+    except KeyboardInterrupt:  # it has a session of its own, and did not hear the key
+        _kill_group(process)
+        raise
     finally:
         for pipe in (process.stdout, process.stderr):
             if pipe is not None:
