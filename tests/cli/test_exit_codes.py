@@ -134,6 +134,8 @@ def test_a_job_directory_of_noise_is_65(tmp_path, command):
         ("watch", "--all", "--job-dir", ""),
         ("capture", "--pid", "1", "--out", ""),
         ("goodput", ".", "--svg", ""),
+        ("diagnose", ""),
+        ("diagnose", "-", ""),
         ("status", ""),
         ("why", ""),
         ("pause", ""),

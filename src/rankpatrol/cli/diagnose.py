@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.screen import shown
 from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.diagnosis import Diagnosis
@@ -34,7 +35,7 @@ def _exit_code(found: Diagnosis) -> int:
 
 
 @click.command("diagnose", short_help="Say what logs, bundles and pasted texts tell of a job.")
-@click.argument("paths", nargs=-1, metavar="PATH...")
+@click.argument("paths", nargs=-1, type=GivenPath(as_type=str), metavar="PATH...")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def diagnose_command(paths: tuple[str, ...], *, as_json: bool) -> int:
     """Say what each PATH tells of a job: a sealed bundle, a log, a folder of logs, or - for standard input.
