@@ -95,6 +95,38 @@ def test_a_link_is_led_elsewhere_and_its_copy_kept(tmp_path: Path) -> None:
     assert [copy.readlink() for copy in folder.glob("latest.before-*")] == [Path("step_9")]
 
 
+@pytest.mark.parametrize(
+    ("pointer", "words"),
+    [
+        ("latest", "it names a folder, and the newest good checkpoint is the file step_60.pt. If your script reads a file's name: printf"),
+        ("latest_checkpointed_iteration.txt", "it names a folder, and the newest good checkpoint is the file step_60.pt"),
+    ],
+)
+def test_a_text_that_cannot_name_a_file_is_left_with_the_reason_and_what_to_do(
+    saved: Path, tmp_path: Path, pointer: str, words: str
+) -> None:
+    (tmp_path / "step_60.pt").write_bytes((saved / "state_120.pt").read_bytes())
+    (tmp_path / pointer).write_text("80")
+    result = run("repair", tmp_path)
+    assert result.exit_code == 1
+    assert "no pointer could be repaired" in result.stderr
+    assert words in result.stderr
+    assert (tmp_path / pointer).read_text() == "80"
+
+
+def test_a_link_that_cannot_lead_to_the_good_one_is_left_with_the_command(saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "step_60.pt").write_bytes((saved / "state_120.pt").read_bytes())
+    (tmp_path / "latest").symlink_to("step_80")
+    assert f"ln -sfn step_60.pt {tmp_path}/latest" in run("repair", tmp_path).stderr
+
+
+def test_an_iteration_that_a_folder_does_not_tell_is_left_with_the_reason(saved: Path, tmp_path: Path) -> None:
+    (tmp_path / "step_60").mkdir()
+    (tmp_path / "step_60" / "model.pt").write_bytes((saved / "state_120.pt").read_bytes())
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("80")
+    assert "it tells an iteration, and the name step_60 tells none" in run("repair", tmp_path).stderr
+
+
 def select(shelf: Path) -> Selection:
     return newest_good(shelf, Verifier())
 

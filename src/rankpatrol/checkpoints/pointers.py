@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -113,6 +114,32 @@ def repairs(directory: Path, selection: Selection, now_unix_s: float) -> list[Re
             kept = pointer.path.with_name(f"{pointer.path.name}.before-{stamp}")
             planned.append(Repair(pointer=str(pointer.path), was=_raw(pointer.path), becomes=becomes, kept_as=str(kept)))
     return planned
+
+
+def left_alone(directory: Path, selection: Selection, now_unix_s: float) -> list[str]:
+    """Of each wrong pointer that cannot be put right: why, and what to do instead. Nothing where no checkpoint is good."""
+    good = selection.newest_good
+    if good is None:
+        return []
+    wrong = {report.path for report in wrong_pointers(directory, selection, now_unix_s)}
+    beside = Path(good.path).relative_to(directory)
+    return [
+        f"{printable(pointer.path)} is left as it is: {_why_not(pointer, directory, beside)}"
+        for pointer in read_pointers(directory)
+        if printable(pointer.path) in wrong and _text_for(pointer, directory, Path(good.path)) is None
+    ]
+
+
+def _why_not(pointer: Pointer, directory: Path, beside: Path) -> str:
+    name, path = printable(beside), shlex.quote(str(pointer.path))
+    if pointer.form is None:
+        return f"a link of this name does not lead to {name}. If yours shall: ln -sfn {shlex.quote(str(beside))} {path}"
+    if (directory / beside.parts[0]).is_dir():
+        return f"it tells an iteration, and the name {beside.parts[0]} tells none. Write what your script reads there: {path}"
+    command = f"printf %s {shlex.quote(str(beside))} > {path}"
+    return (
+        f"by its form it names a folder, and the newest good checkpoint is the file {name}. If your script reads a file's name: {command}"
+    )
 
 
 def put_right(repair: Repair) -> None:

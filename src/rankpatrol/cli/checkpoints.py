@@ -13,7 +13,7 @@ import click
 from rankpatrol.checkpoints.ledger import Ledger
 from rankpatrol.checkpoints.newest import as_candidate, judge, list_checkpoints, newest_good
 from rankpatrol.checkpoints.pace import Pace
-from rankpatrol.checkpoints.pointers import put_right, repairs, wrong_pointers
+from rankpatrol.checkpoints.pointers import left_alone, put_right, repairs, wrong_pointers
 from rankpatrol.checkpoints.quarantine import NotQuarantined, Quarantine, condemn, plan_quarantine, quarantine
 from rankpatrol.checkpoints.report import STILL_WRITING_S, CheckpointReport, CheckpointVerdict, Selection
 from rankpatrol.checkpoints.verifier import Closeness, Verifier
@@ -178,6 +178,8 @@ def repair(
         _print_json({**told, "dry_run": dry_run, "left": wrong})
     else:
         _print_reports(wrong, err=True)
+        for why in left_alone(directory, selection, now_unix_s):
+            say(why, err=True)
         if not planned and not renames:
             say("no pointer needed a repair" if not wrong else "no pointer could be repaired", err=bool(wrong))
     left = len(renames) - sum(path is not None for path in renamed)
