@@ -54,6 +54,39 @@ def test_a_job_of_which_ranks_are_not_seen_is_unknown_and_not_healthy(job, capsy
     assert "step" not in capsys.readouterr().out.splitlines()[0]
 
 
+def test_a_job_whose_ranks_start_past_us_says_how_they_are_seen(job, capsys):
+    (job / "state.json").unlink()
+    assert call(["status"]) == 65
+    assert "within seconds of the ranks' start; look again" in capsys.readouterr().err
+    (job / "job.json").write_text(json.dumps({"started_unix_s": time.time() - 300}))
+    assert call(["status"]) == 65
+    told = capsys.readouterr().err
+    assert "no rank was seen in 5 min 0 s" in told
+    assert "where torchrun or `rankpatrol shim` starts it" in told
+    assert "look again" not in told
+
+
+def test_a_job_that_ended_without_a_rank_says_that_nothing_was_watched(job, capsys):
+    edit(job, ended="finished", attempt=None, step=None, ranks=[], incident=None)
+    assert call(["status"]) == 0
+    out = capsys.readouterr().out
+    assert "train · ended: finished · no attempt · policy" in out
+    assert "no rank was seen, so nothing was watched. A rank is seen where torchrun or `rankpatrol shim` starts it." in out
+
+
+def test_no_rank_of_a_job_that_is_over_runs_or_waits(job, capsys):
+    """Nobody tells how the ranks of a watched job end."""
+    edit(job, ended="ended", incident=None, ranks=[*RANKS, {**RANKS[0], "rank": 1, "at": None}, {**RANKS[0], "rank": 2, "exit_status": 1}])
+    call(["status"])
+    out = capsys.readouterr().out
+    assert "train · ended · attempt 0" in out
+    assert out.count("ended, nobody told how") == 2
+    assert "ended with 1" in out
+    assert "waits in all_reduce" not in out
+    assert " runs" not in out
+    assert "12 s" not in out
+
+
 def test_without_a_command_the_help_is_shown_once(capsys):
     assert call([]) == 64
     shown = capsys.readouterr().err

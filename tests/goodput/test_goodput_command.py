@@ -14,7 +14,9 @@ from rankpatrol.cli.main import call
 def job(tmp_path):
     """A job directory of one hang."""
     story = Job().starts().at(10, "phase", phase="train_step").steps(10, range(1, 41))
-    story.at(70, "verdict", **verdict(50, [3])).at(75, "attempt_ended", reason="ended_by_rankpatrol")
+    story.at(70, "verdict", **verdict(50, [3])).at(74, "action", incident=1, what="end_attempt", done=True).at(
+        75, "attempt_ended", reason="ended_by_rankpatrol"
+    )
     story.at(75, "incident_closed", incident=1, how="ended").attempt(1, 80).at(80, "resumed", step=30).steps(90, range(31, 61))
     folder = tmp_path / "job"
     folder.mkdir()
@@ -40,6 +42,14 @@ def test_without_a_job_directory_it_is_the_newest_one_here(job, tmp_path, monkey
     job.rename(tmp_path / "rankpatrol-runs" / "job")
     assert call(["goodput"]) == 0
     assert "2 attempts · 1 incident" in capsys.readouterr().out
+
+
+def test_a_job_that_has_no_event_yet_is_said_to_be_young(tmp_path, capsys):
+    (tmp_path / "job.json").write_text("{}")
+    assert call(["goodput", str(tmp_path)]) == 65
+    told = capsys.readouterr().err
+    assert "has no event yet: no rank was seen" in told
+    assert "is not a job directory" not in told
 
 
 def test_the_document_is_the_only_thing_on_stdout(job, capsys):

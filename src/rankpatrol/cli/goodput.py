@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader
 from rich.console import Console
 from rich.text import Text
 
-from rankpatrol.cli.jobs import find_job
+from rankpatrol.cli.jobs import find_job, not_told_yet
 from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.screen import shown
 from rankpatrol.cli.words import say_json
@@ -90,6 +90,8 @@ def _launch(folder: Path, number: int) -> Launch:
     try:
         content = read_plain(path, _MOST_BYTES)
     except FileNotFoundError:
+        if os.path.lexists(folder / "job.json"):
+            raise not_told_yet(folder, "event") from None
         raise BadInput(f"{folder} is not a job directory: it has no events.jsonl", help=_WHICH) from None
     found = launch_of(str(folder), content, number)
     if found is None:

@@ -1,27 +1,37 @@
 """Finds a job by its directory, and reads what its agent last said of it."""
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from rankpatrol.cli.job_state import JobState
+from rankpatrol.cli.job_state import JobState, UnixTime
 from rankpatrol.config.resolve import Sources, resolve, values
-from rankpatrol.core.errors import BadInput, NoPermission
+from rankpatrol.core.durations import say_duration
+from rankpatrol.core.errors import BadInput, NoPermission, PatrolError
 from rankpatrol.core.plain import plain
+from rankpatrol.core.records import Record
 from rankpatrol.evidence.reading import last_bundle
 from rankpatrol.launch.outlived import NOTE
 from rankpatrol.launch.rundir import JobSpec, RunDir, run_dir_folders
 from rankpatrol.system.files import read_plain
 from rankpatrol.system.process import identify
 
+# Longer than ranks take to start, but for a large cluster's.
+_YOUNG_S = 60.0
+SEEN_WHERE = "A rank is seen where torchrun or `rankpatrol shim` starts it."
 # The agent writes its state once a second; much older than that, it is not running.
 STALE_S = 10.0
 # A state of ten thousand ranks has some MB.
 _MOST_BYTES = 64 << 20
 # Of what is deep enough, msgspec's decoder says so with a RecursionError.
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+class _Started(Record, frozen=True):
+    started_unix_s: UnixTime
 
 
 def find_job(job_dir: Path | None) -> Path:
@@ -53,11 +63,27 @@ def read_state(folder: Path) -> tuple[JobState, dict[str, Any]]:
         whole = msgspec.json.decode(read_plain(path, _MOST_BYTES), type=dict[str, Any])
         return msgspec.convert(whole, JobState), whole
     except FileNotFoundError:
-        raise BadInput(f"{folder} has no state yet", help="The agent writes it within seconds of the start; look again.") from None
+        raise not_told_yet(folder, "state") from None
     except NoPermission:
         raise _closed(folder) from None
     except _UNREADABLE as problem:
         raise BadInput(f"{path} cannot be read: {problem}", help="Was it edited? `events.jsonl` has the story.") from problem
+
+
+def not_told_yet(folder: Path, what: str) -> BadInput:
+    """What is written once ranks are there is not there: the job is young, or its ranks are started past us."""
+    problem = f"{folder} has no {what} yet: no rank was seen"
+    since_s = _running_for_s(folder)
+    if since_s is None or since_s < _YOUNG_S:
+        return BadInput(problem, help=f"The agent writes it within seconds of the ranks' start; look again. {SEEN_WHERE}")
+    return BadInput(f"{problem} in {say_duration(since_s)}", help=SEEN_WHERE)
+
+
+def _running_for_s(folder: Path) -> float | None:
+    try:
+        return time.time() - msgspec.json.decode(read_plain(folder / "job.json", _MOST_BYTES), type=_Started).started_unix_s
+    except (OSError, PatrolError, *_UNREADABLE):
+        return None
 
 
 def run_dir_of(folder: Path) -> RunDir:

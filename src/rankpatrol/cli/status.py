@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rankpatrol.cli.job_state import GroupRow, JobState, NodeRow, OpenIncident, RankRow, Said, Told, told
-from rankpatrol.cli.jobs import STALE_S, find_job, read_state
+from rankpatrol.cli.jobs import SEEN_WHERE, STALE_S, find_job, read_state
 from rankpatrol.cli.paths import GivenPath
 from rankpatrol.cli.screen import page, shown
 from rankpatrol.cli.words import say, say_json
@@ -24,6 +24,9 @@ from rankpatrol.system.files import read_plain
 
 _MOST_BYTES = 64 << 20
 _LEFT_OUT = "of {folder}/events.jsonl, {count} lines could not be read (cut, or no event) and are left out"
+
+# Of a watched job's rank, or of one whose shim was killed.
+_OVER = "ended, nobody told how"
 
 # A node tells its state once a second; clocks kept by NTP differ by milliseconds.
 _LATE_S, _CLOCK_S = 5.0, 1.0
@@ -143,9 +146,9 @@ def _unseen(state: JobState) -> int:
 
 def _print_status(folder: Path, state: JobState, age_s: float) -> None:
     console = page()
-    ended = f"ended: {state.ended}" if state.ended else "running"
-    step = "" if state.step is None else f" · step {state.step}"
-    console.print(shown(f"{state.job} · {ended} · attempt {state.attempt}{step} · policy {state.policy}"))
+    console.print(shown(_headline(state)))
+    if state.ended and state.attempt is None:
+        console.print(shown(f"no rank was seen, so nothing was watched. {SEEN_WHERE}", "yellow"))
     if age_s > STALE_S and not state.ended:
         console.print(shown(f"no agent has reported for {say_duration(age_s)}: what follows is old", "yellow"))
     if (incident := _open_incident(state)) is not None:
@@ -157,7 +160,7 @@ def _print_status(folder: Path, state: JobState, age_s: float) -> None:
     for aside in state.asides:
         console.print(shown(f"incident {aside.incident}, nothing is done about it: {aside.diagnosis.sentence}", "yellow"))
     if state.ranks:
-        console.print(_table(state.ranks))
+        console.print(_table(state.ranks, over=state.ended is not None))
     for words in say_nodes(state.nodes):
         console.print(shown(words))
     for row in state.bindings:
@@ -165,6 +168,14 @@ def _print_status(folder: Path, state: JobState, age_s: float) -> None:
     for words in say_groups(state.groups, state.patience_s):
         console.print(shown(words))
     console.print(shown(f"events: {folder / 'events.jsonl'}", "dim"))
+
+
+def _headline(state: JobState) -> str:
+    # Nobody told how a watched job ended.
+    ended = "running" if not state.ended else "ended" if state.ended == "ended" else f"ended: {state.ended}"
+    attempt = "no attempt" if state.attempt is None else f"attempt {state.attempt}"
+    step = "" if state.step is None else f" · step {state.step}"
+    return f"{state.job} · {ended} · {attempt}{step} · policy {state.policy}"
 
 
 def say_nodes(nodes: tuple[NodeRow, ...]) -> list[str]:
@@ -230,13 +241,14 @@ def say_groups(groups: tuple[GroupRow, ...], patience_s: float) -> list[str]:
     return lines
 
 
-def _table(ranks: tuple[RankRow, ...]) -> Table:
+def _table(ranks: tuple[RankRow, ...], *, over: bool) -> Table:
     table = Table(box=None, pad_edge=False)
     for column in ("rank", "node", "pid", "step", "still for", "at"):
         table.add_column(column, justify="right" if column in {"rank", "pid", "step", "still for"} else "left")
     for row in ranks:
-        still = "" if row.still_for_s is None or row.still_for_s < 2 else say_duration(row.still_for_s)
-        at = f"ended with {row.exit_status}" if row.exit_status is not None else row.at or "runs"
+        gone = over or row.exit_status is not None
+        still = "" if gone or row.still_for_s is None or row.still_for_s < 2 else say_duration(row.still_for_s)
+        at = f"ended with {row.exit_status}" if row.exit_status is not None else _OVER if over else row.at or "runs"
         step = "" if row.step is None else str(row.step)
         table.add_row(str(row.rank), shown(row.node), str(row.pid), step, still, shown(at))
     return table
