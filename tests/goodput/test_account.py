@@ -22,6 +22,7 @@ def hang():
     """10 s of start, 100 steps of 1 s, a checkpoint at step 90, a hang for 30 s, 5 s to the next attempt, 10 s to its first step."""
     job = Job().starts().at(10, "phase", phase="train_step").steps(10, range(1, 101))
     job.at(113, "signal", what="rank 3 has not stirred for 3 s").at(116, "alert", **alert(110, [3])).at(135, "verdict", **verdict(110, [3]))
+    job.at(136, "action", incident=1, what="resume_from", done=True).at(140, "action", incident=1, what="end_attempt", done=True)
     job.at(140, "attempt_ended", reason="ended_by_rankpatrol").at(140, "incident_closed", incident=1, how="ended")
     job.attempt(1, 145).at(145, "resumed", checkpoint="c/90", step=90).at(155, "phase", phase="train_step").steps(155, range(91, 121))
     return job.at(185, "attempt_ended", reason="finished").at(186, "job_ended", exit_code=0)
@@ -64,6 +65,15 @@ def test_a_hang_is_compared_with_torchs_own_time_outs():
     saved = {each.time_out: each.stall_saved_s for each in card.prevented}
     assert saved == {"NCCL": 600 - 30, "gloo": 1800 - 30}
     assert card.prevented[0].rank_hours_saved == pytest.approx(570 * 4 / 3600)
+
+
+@pytest.mark.parametrize("done", [{}, {"what": "resume_from", "done": True}, {"what": "end_attempt", "done": False}])
+def test_a_hang_that_others_ended_is_not_to_our_credit(done):
+    """Such as a job that is only watched, or one of a cluster's hub."""
+    job = Job().starts().steps(10, range(1, 11)).at(50, "verdict", **verdict(20, [1]))
+    job = job.at(51, "action", incident=1, **done) if done else job
+    (card,) = account(job.at(60, "attempt_ended", reason="failed").at(60, "incident_closed", incident=1, how="ended")).cards
+    assert card.prevented == ()
 
 
 def test_a_crash_ends_by_itself_and_is_compared_with_no_time_out():

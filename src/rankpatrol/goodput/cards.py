@@ -60,7 +60,7 @@ def _card(launch: Launch, incident: Incident, attempts: Sequence[Attempt], after
 
 
 def _prevented(incident: Incident, stall_s: float, ranks: int | None) -> Iterator[Prevented]:
-    if incident.verdict not in _ENDED_BY_TIME_OUT or incident.how not in _ENDED_BY_US:
+    if incident.verdict not in _ENDED_BY_TIME_OUT or incident.how not in _ENDED_BY_US or not incident.acted:
         return
     for name, time_out_s in TIME_OUTS_S.items():
         saved_s = max(0.0, time_out_s - stall_s)

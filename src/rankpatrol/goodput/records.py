@@ -65,6 +65,8 @@ class Event(Moment, frozen=True, kw_only=True, gc=False):
     culprit_ranks: Any = None
     how: Any = None
     reason: Any = None
+    what: Any = None
+    done: Any = None
 
 
 class Span(Record, frozen=True):
@@ -102,7 +104,7 @@ class Attempt(Record, frozen=True, kw_only=True):
 
 
 class Incident(Record, frozen=True, kw_only=True):
-    """One incident as its events tell it. `verdict` is None where it never came to one."""
+    """One incident as its events tell it. `verdict` is None where it never came to one. `acted`: rankpatrol ended or requeued something."""
 
     launch: int
     incident: str
@@ -116,6 +118,7 @@ class Incident(Record, frozen=True, kw_only=True):
     identified_s: float | None
     closed_s: float | None
     how: str | None
+    acted: bool = False
 
 
 class Launch(Record, frozen=True, kw_only=True):

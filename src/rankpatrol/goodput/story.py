@@ -226,4 +226,10 @@ def _incident(name: tuple[int, str], story: list[Event], signals: list[Event], b
         identified_s=named[0].at_unix_s if named else None,
         closed_s=max(closed.at_unix_s, onset_s) if closed else None,
         how=text(closed.how, "") or None if closed else None,
+        acted=any(event.kind == "action" and event.done is True and _ends_something(text(event.what, "")) for event in story),
     )
+
+
+def _ends_something(what: str) -> bool:
+    """Not so the steps before it, which look, and write down where to resume."""
+    return what != "resume_from" and not what.startswith("confirm_")
