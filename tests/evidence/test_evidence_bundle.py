@@ -1,6 +1,7 @@
 """A bundle is whole under its final name, or not there at all; and it notices when it is touched."""
 
 import ast
+import errno
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ from evidence_scene import incident_ref, still_clock
 import rankpatrol
 from rankpatrol.core.errors import ExitCode
 from rankpatrol.core.records import Missing
+from rankpatrol.evidence import bundle
 from rankpatrol.evidence.bundle import (
     BundleBroken,
     BundleExists,
@@ -53,6 +55,20 @@ def write_bundle(final: Path, of: IncidentRef, clock: Clock, files: dict[str, by
 def sealed(tmp_path: Path, of: IncidentRef, clock: Clock) -> Path:
     write_bundle(tmp_path / "1", of, clock)
     return tmp_path / "1"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_told_with_options_that_there_are(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def full(_path: Path) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(bundle, "_claim", full)
+    with pytest.raises(BundleNotWritten) as caught:
+        BundleWriter(tmp_path / "1", clock)
+    assert "(run --job-dir, capture --out)" in caught.value.help
+    assert left_in(tmp_path) == []
 
 
 def left_in(directory: Path) -> list[str]:

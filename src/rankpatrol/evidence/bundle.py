@@ -24,9 +24,10 @@ __all__ = ["BundleWriter", "IncidentRef", "SealedBundle", "Verification", "is_ab
 
 PARTIAL = ".partial-"
 
+_ROOM = "Free some space: `run` tries again by itself. Or name a folder elsewhere (run --job-dir, capture --out)."
 _WHY_NOT = {
-    errno.ENOSPC: "The disk is full. Free some space, or give another --job-dir; the bundle is tried again.",
-    errno.EDQUOT: "The quota is used up. Free some space, or give another --job-dir; the bundle is tried again.",
+    errno.ENOSPC: f"The disk is full. {_ROOM}",
+    errno.EDQUOT: f"The quota is used up. {_ROOM}",
     errno.EROFS: "The file system is read-only. Name a folder that can be written (run --job-dir, capture --out).",
     errno.EACCES: "Nothing may be written there. Name a folder that this user owns (run --job-dir, capture --out).",
 }
