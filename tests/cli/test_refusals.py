@@ -47,6 +47,7 @@ def run(words, *, modest=False, closed=""):
         ("job", ["goodput", "job"]),
         ("job/events.jsonl", ["goodput", "job"]),
         ("kept", ["goodput", "job", "--svg", "kept/x.svg"]),
+        ("kept", ["hub", "init-keys", "kept/keys", "--nodes", "n1"]),
     ],
     ids=lambda value: value if isinstance(value, str) else value[-1],
 )
@@ -77,6 +78,7 @@ def test_where_no_checkpoint_may_be_read_it_is_not_known_that_none_is_good(place
         (["checkpoints", "latest", "ckpt/step_10.pt"], 65),
         (["checkpoints", "verify", "pipe"], 65),
         (["checkpoints", "latest", ""], 64),
+        (["replay", "nowhere"], 65),
         (["goodput", "nowhere"], 65),
         (["goodput", "pipe"], 65),
         (["goodput", ""], 64),

@@ -102,6 +102,15 @@ class Looks:
         return Glimpse(job=job.name, world_size=1, seconds=4.0, diagnosis=found, at={})
 
 
+def test_a_process_that_is_anothers_is_no_permission(monkeypatch, capsys):
+    """Its environment, by which ranks are told, is shown to its user alone; to root as well."""
+    monkeypatch.setattr(watch_module, "look_around", lambda _wanted: ((), Survey(jobs=(), unnumbered=())))
+    assert call(["watch", "--pid", str(os.getpid()), "--once"]) == 65
+    monkeypatch.setattr(watch_module, "_may_look", lambda _pid: False)
+    assert call(["watch", "--pid", str(os.getpid()), "--once"]) == 77
+    assert "need their user, or root" in capsys.readouterr().err
+
+
 def found(count):
     return tuple(
         FoundJob(key=str(number), name=f"job{number}", uid=0, launcher=None, ranks=(), patrolled_by=None) for number in range(count)

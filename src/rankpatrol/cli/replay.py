@@ -74,7 +74,8 @@ def _lines(path: Path) -> Iterator[bytes]:
     except PermissionError as problem:
         raise NoPermission(f"{path} cannot be read", help="Ask its owner, or copy it to where you can read it.") from problem
     except (OSError, EOFError, zlib.error) as problem:
-        raise BadInput(f"{path} cannot be read: {problem}", help=_WHICH) from problem
+        why = problem.strerror if isinstance(problem, OSError) else None
+        raise BadInput(f"{path} cannot be read: {why or problem}", help=_WHICH) from problem
     if len(content) > _MOST_BYTES:
         raise BadInput(f"{path} is larger than any recording", help=_WHICH)
     yield from content.split(b"\n")

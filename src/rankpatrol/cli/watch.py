@@ -1,5 +1,6 @@
 """`rankpatrol watch`: patrol a job that already runs. Nothing of it is touched, and nobody is ended."""
 
+import os
 import re
 import shlex
 import signal
@@ -21,7 +22,7 @@ from rankpatrol.cli.screen import page, shown
 from rankpatrol.cli.settings import config_option, setting_options, settled
 from rankpatrol.cli.words import say, say_json
 from rankpatrol.core.counts import say_count
-from rankpatrol.core.errors import BadInput, ExitCode, UsageProblem
+from rankpatrol.core.errors import BadInput, ExitCode, NoPermission, UsageProblem
 from rankpatrol.discover.records import FoundJob, Survey
 from rankpatrol.launch.parent import make_job_dir
 from rankpatrol.launch.rundir import JobSpec
@@ -95,7 +96,7 @@ def watch(
     jobs, found = look_around(wanted)
     if job is not None and not jobs and not in_pods:
         go_to_job(job, lambda local_id: _words(local_id, settings, job_dir, once=once, as_json=as_json))
-    _check(jobs, found, f"pid {pid}" if pid is not None else f"job {job}" if job is not None else "this node")
+    _check(jobs, found, f"pid {pid}" if pid is not None else f"job {job}" if job is not None else "this node", pid)
     if once:
         return _once(jobs, found, as_json=as_json)
 
@@ -115,7 +116,7 @@ def _words(job: str, settings: dict[str, Any], job_dir: Path | None, *, once: bo
     return ["watch", "--job", job, *here, *place, *flags]
 
 
-def _check(jobs: tuple[FoundJob, ...], found: Survey, what: str) -> None:
+def _check(jobs: tuple[FoundJob, ...], found: Survey, what: str, pid: int | None) -> None:
     for each in found.unnumbered:
         say(f"rankpatrol: process {each.process.pid} ({each.name}) trains, but its rank cannot be known: {each.why}", err=True)
     if jobs:
@@ -123,9 +124,15 @@ def _check(jobs: tuple[FoundJob, ...], found: Survey, what: str) -> None:
     known = ", ".join(
         f"{job.name} (launcher {job.launcher.pid if job.launcher else 'none'}, {say_count(len(job.ranks), 'rank')})" for job in found.jobs
     )
-    raise BadInput(
+    kind = NoPermission if pid is not None and not _may_look(pid) else BadInput
+    raise kind(
         f"no distributed training is seen of {what}", help=f"Seen here: {known or 'none'}. Others' processes need their user, or root."
     )
+
+
+def _may_look(pid: int) -> bool:
+    """Ranks are told by their environment, which the kernel shows to their user alone (proc_pid_environ(5))."""
+    return not is_hidden(pid) and os.access(f"/proc/{pid}/environ", os.R_OK)
 
 
 def _once(jobs: tuple[FoundJob, ...], found: Survey, *, as_json: bool) -> int:

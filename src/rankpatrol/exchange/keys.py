@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rankpatrol.core.errors import BadInput, PatrolError, UsageProblem
+from rankpatrol.core.errors import BadInput, NoPermission, PatrolError, UsageProblem
 from rankpatrol.core.records import Record
 from rankpatrol.exchange.rights import DEMANDS, HUB, demands_of
 from rankpatrol.exchange.server_config import Listen, config_of
@@ -76,9 +76,8 @@ def init_keys(folder: Path, wanted: KeysWanted, clock: Clock) -> KeysMade:
             (made if authority.issue(_private(folder / place), want) else kept).append(place)
         _configure(folder, known, wanted.port)
     except OSError as problem:
-        raise BadInput(
-            f"keys cannot be written: {problem.strerror} ({problem.filename})", help="Name a folder you can write to."
-        ) from problem
+        kind = NoPermission if isinstance(problem, PermissionError) else BadInput
+        raise kind(f"keys cannot be written: {problem.strerror} ({problem.filename})", help="Name a folder you can write to.") from problem
     return KeysMade(folder=folder, made=tuple(made), kept=tuple(kept), known=known, hosts=hosts)
 
 
