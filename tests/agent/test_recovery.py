@@ -47,3 +47,16 @@ def test_while_somebody_acts_on_its_slurm_job_from_another_node_nothing_is_done_
     lease.give_back()
     with pytest.raises(EvidenceError, match="no-bundle"):
         recovery.recover(STATE, str(tmp_path / "no-bundle"), Outlook())
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"), [("stopped", "stopped, exit code 1; the rest: rankpatrol why '{}'"), ("failed", "failed, exit code 1")]
+)
+def test_a_stopped_job_says_where_its_story_is_read_wherever_it_lies(tmp_path, capfd, reason, said):
+    folder = tmp_path / "my loop"
+    (tmp_path / "spool").mkdir()
+    spec = JobSpec(
+        job="job", job_dir=str(folder), command=("train",), policy="recover", patience_s=180, checkpoints=None, started_unix_s=1.8e9
+    )
+    Teller(spec, RunDir(tmp_path), FakeClock(), Voice()).farewell(1, reason)
+    assert capfd.readouterr().err.endswith(said.format(folder) + "\n")

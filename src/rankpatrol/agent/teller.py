@@ -1,5 +1,6 @@
 """What is told of a job, in CONTRACT's events and to the user: how attempts begin and end, how far they are, what is done."""
 
+import shlex
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -107,7 +108,7 @@ class Teller:
         self.voice.rest()
         code = "exit code not known" if exit_code is None else f"exit code {exit_code}"
         # What a braked job's last lines are is its launcher's own report, of any length.
-        told = "; rankpatrol why tells the rest" if reason == "stopped" else ""
+        told = f"; the rest: rankpatrol why {shlex.quote(self._spec.job_dir)}" if reason == "stopped" else ""
         self.voice.say(f"the job has ended after {took}: {reason}, {code}{told}", "good" if exit_code == 0 else "plain")
 
     def pause(self, attempt: int, pause: Pause | None) -> None:
