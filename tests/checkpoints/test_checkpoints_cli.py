@@ -116,3 +116,4 @@ def test_a_ledger_that_cannot_be_written_is_said_and_changes_no_verdict(saved: P
     result = run("verify", saved / "state_120.pt", "--ledger", tmp_path / "file" / "ledger.json")
     assert result.exit_code == 0
     assert "could not be remembered" in result.stderr
+    assert f"({tmp_path}/file/ledger.json)" in result.stderr

@@ -107,6 +107,7 @@ def test_a_job_that_is_over_or_elsewhere_is_told_apart_from_one_that_listens(job
     [
         ({"incident": None}, "no incident is open any more"),
         ({"ended": "failed"}, "the job has ended (failed)"),
+        ({"ended": "ended"}, "the job has ended: nothing can be done"),
         ({"at_unix_s": 1.0}, "no agent has reported"),
         ({"incident": {"incident": 2, "stage": "sealed", "waits_for": "answer"}}, "incident 2 is open now, not 1"),
         ({"incident": {"incident": 1, "stage": "alerted"}}, "is alerted and asks nothing"),

@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from orphan_scenes import scan
 from orphan_subjects import Victims, cgroup2, needs_namespace
 
 from cgroups import remove_cgroup
 from rankpatrol.cli.main import call
+from rankpatrol.cli.orphan_words import show
 from rankpatrol.cli.orphans import orphans
+from rankpatrol.core.records import Missing
 
 PLAYER = Path(__file__).with_name("command_player.py")
 EPILOG = {"SLURM_SCRIPT_CONTEXT": "epilog_slurmd", "SLURM_JOB_ID": "77", "SLURM_JOB_UID": "0"}
@@ -64,6 +67,17 @@ def play(start_play: Callable[..., subprocess.Popen[str]]) -> Play:
 
 
 @needs_namespace
+@pytest.mark.parametrize("script", ["Prolog", "Epilog"])
+def test_a_script_of_slurm_without_a_job_is_shown_its_own_line(script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(["orphans", f"--{script.lower()}"]) == 64
+    assert f'In {script}: rankpatrol orphans --job "$SLURM_JOB_ID" --{script.lower()}' in capsys.readouterr().err
+
+
+def test_the_header_names_nvml_once(capsys: pytest.CaptureFixture[str]) -> None:
+    show(scan(gpus=Missing("NVML: NVML Shared Library Not Found")), (), names=True)
+    assert "· NVML: NVML Shared Library Not Found\n" in capsys.readouterr().out
+
+
 def test_without_yes_it_says_what_it_would_do_and_does_nothing(play: Play) -> None:
     told = play("--reap")
     assert told["code"] == 2

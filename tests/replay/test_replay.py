@@ -147,6 +147,8 @@ def test_looks_that_nobody_took_are_said_and_never_made_up():
     job.over()
     eager = played(job, still_budget_s=1, still_floor_s=1, still_steps=1)
     assert eager.looks_missed > 0
+    said = "1 look that these settings ask for was not taken then: the next one"
+    assert any(line.startswith(said) for line in conclusions(msgspec.structs.replace(eager, looks_missed=1)))
     recorded_looks = [at_s for at_s, finding in job.findings if isinstance(finding, Suspected)]
     assert first(eager, "alert") >= recorded_looks[0] - BEGAN_S - 2.1
 

@@ -208,7 +208,7 @@ def _reading(closeness: Closeness, ledger: Path | None, most_bytes_s: float | No
     try:
         kept.save()
     except OSError as problem:
-        say(f"what was found could not be remembered: {problem.strerror} ({problem.filename})", err=True)
+        say(f"what was found could not be remembered: {problem.strerror} ({ledger or _own_ledger()})", err=True)
 
 
 @contextmanager

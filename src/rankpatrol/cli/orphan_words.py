@@ -25,7 +25,7 @@ _STYLES = {Verdict.ORPHAN: "bold red", Verdict.GHOST_MEMORY: "bold red", Verdict
 def show(scan: Scan, judged: Sequence[Judged], *, names: bool) -> None:
     """The table, for people; without `names` users are numbers."""
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
-    nvml = scan.gpus.reason if isinstance(scan.gpus, Missing) else say_count(len(scan.gpus), "GPU")
+    nvml = scan.gpus.reason.removeprefix("NVML: ") if isinstance(scan.gpus, Missing) else say_count(len(scan.gpus), "GPU")
     console.print(shown(f"{scan.node} · {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(scan.at_unix_s))} · NVML: {nvml}"))
     if not scan.initial_namespace:
         console.print(shown("This is a container: process numbers here cannot be trusted, and nothing is ever done here.", style="yellow"))

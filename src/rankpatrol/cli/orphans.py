@@ -82,7 +82,7 @@ def orphans(
     root). As a Prolog or Epilog: 0, or 2 to drain the node.
     """
     in_slurm = epilog or prolog
-    _check(job, in_slurm=in_slurm, both=epilog and prolog, unproven=yes and not reap_them)
+    _check(job, epilog=epilog, prolog=prolog, unproven=yes and not reap_them)
     if watch and (in_slurm or job is not None or scans is not None):
         raise UsageProblem("--watch looks at the whole node until it is ended", help="Write: rankpatrol orphans --watch --every 60s")
     policy = Policy(grace_s=grace_s, most=most)
@@ -122,10 +122,12 @@ def _say_forgotten(why: str) -> None:
         say(f"rankpatrol: what was seen is not remembered for the next call: {why}", err=True)
 
 
-def _check(job: str | None, *, in_slurm: bool, both: bool, unproven: bool) -> None:
-    if in_slurm and job is None:
-        raise UsageProblem("a Prolog or Epilog belongs to a job", help='In Epilog: rankpatrol orphans --job "$SLURM_JOB_ID" --epilog')
-    if both:
+def _check(job: str | None, *, epilog: bool, prolog: bool, unproven: bool) -> None:
+    if (epilog or prolog) and job is None:
+        script = "Prolog" if prolog else "Epilog"
+        command = f'rankpatrol orphans --job "$SLURM_JOB_ID" --{script.lower()}'
+        raise UsageProblem(f"{'a Prolog' if prolog else 'an Epilog'} belongs to a job", help=f"In {script}: {command}")
+    if epilog and prolog:
         raise UsageProblem("--prolog and --epilog exclude each other", help="Give the one that slurmd runs this as.")
     if unproven:
         raise UsageProblem("--yes goes with --reap", help="Write --reap --yes to end what is proven, or neither to look only.")

@@ -104,7 +104,8 @@ def _question(state: JobState, incident: int) -> str:
     """What would be done. Raises BadInput where nothing is asked, with the reason."""
     age_s = time.time() - state.at_unix_s
     if state.ended or age_s > STALE_S:
-        what = f"the job has ended ({state.ended})" if state.ended else f"no agent has reported for {say_duration(age_s)}"
+        ended = "" if state.ended == "ended" else f" ({state.ended})"
+        what = f"the job has ended{ended}" if state.ended else f"no agent has reported for {say_duration(age_s)}"
         raise BadInput(f"{what}: nothing can be done", help="rankpatrol why JOBDIR tells its last incident.")
     seen = state.incident
     if seen is None or seen.stage == "closed":

@@ -1,5 +1,6 @@
 """What other settings would have made of the same recording, attempt by attempt. Pure."""
 
+from rankpatrol.core.counts import say_count
 from rankpatrol.core.durations import say_duration
 from rankpatrol.core.records import Record
 from rankpatrol.replay.play import Replayed, harmful
@@ -56,8 +57,10 @@ def conclusions(now: Replayed) -> tuple[str, ...]:
     if any(ending.goes_on_unseen for ending in now.endings) and now.policy != now.recorded_policy:
         said.append("the recorded patrol ended the attempt itself, so whether it would have gone on by itself is not known")
     if now.looks_missed:
+        were = "was" if now.looks_missed == 1 else "were"
         said.append(
-            f"{now.looks_missed} looks that these settings ask for were not taken then: the next one recorded stands for each, "
+            f"{say_count(now.looks_missed, 'look')} that these settings ask for {were} not taken then: "
+            "the next one recorded stands for each, "
             "so times are the latest possible"
         )
     return tuple(said)
