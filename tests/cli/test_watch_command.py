@@ -14,7 +14,8 @@ from rankpatrol.agent.once import Glimpse
 from rankpatrol.cli import watch as watch_module
 from rankpatrol.cli.main import call
 from rankpatrol.core.diagnosis import Diagnosis
-from rankpatrol.discover.records import FoundJob, Survey
+from rankpatrol.core.records import ProcessId
+from rankpatrol.discover.records import FoundJob, Survey, Unnumbered
 
 WAITS = "import sys; print('ready', flush=True); sys.stdin.read()"
 
@@ -102,12 +103,15 @@ class Looks:
         return Glimpse(job=job.name, world_size=1, seconds=4.0, diagnosis=found, at={})
 
 
-def test_a_process_that_is_anothers_is_no_permission(monkeypatch, capsys):
+@pytest.mark.parametrize("everything", [False, True])
+def test_a_process_that_is_anothers_is_no_permission(monkeypatch, capsys, everything):
     """Its environment, by which ranks are told, is shown to its user alone; to root as well."""
-    monkeypatch.setattr(watch_module, "look_around", lambda _wanted: ((), Survey(jobs=(), unnumbered=())))
-    assert call(["watch", "--pid", str(os.getpid()), "--once"]) == 65
+    ours = Unnumbered(process=ProcessId("boot", os.getpid(), 1), name="python", why="it is closed")
+    monkeypatch.setattr(watch_module, "look_around", lambda _wanted: ((), Survey(jobs=(), unnumbered=(ours,))))
+    which = ["--all"] if everything else ["--pid", str(os.getpid())]
+    assert call(["watch", *which, "--once"]) == 65
     monkeypatch.setattr(watch_module, "_may_look", lambda _pid: False)
-    assert call(["watch", "--pid", str(os.getpid()), "--once"]) == 77
+    assert call(["watch", *which, "--once"]) == 77
     assert "need their user, or root" in capsys.readouterr().err
 
 

@@ -124,7 +124,8 @@ def _check(jobs: tuple[FoundJob, ...], found: Survey, what: str, pid: int | None
     known = ", ".join(
         f"{job.name} (launcher {job.launcher.pid if job.launcher else 'none'}, {say_count(len(job.ranks), 'rank')})" for job in found.jobs
     )
-    kind = NoPermission if pid is not None and not _may_look(pid) else BadInput
+    asked = [each.process.pid for each in found.unnumbered] if pid is None else [pid]
+    kind = BadInput if all(map(_may_look, asked)) else NoPermission
     raise kind(
         f"no distributed training is seen of {what}", help=f"Seen here: {known or 'none'}. Others' processes need their user, or root."
     )
