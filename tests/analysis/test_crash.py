@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 import scenes
-from rankpatrol.analysis.crash import diagnose_crash, may_be_a_full_disk
+from rankpatrol.analysis.crash import diagnose_crash
+from rankpatrol.analysis.crash_causes import may_be_a_full_disk
 from rankpatrol.analysis.diagnose import diagnose
 from rankpatrol.core.diagnosis import Certainty
 from rankpatrol.core.records import Missing

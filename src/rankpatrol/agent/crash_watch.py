@@ -6,7 +6,8 @@ import msgspec
 
 from rankpatrol.agent.eyes import Eyes
 from rankpatrol.agent.roster import Roster
-from rankpatrol.analysis.crash import diagnose_crash, may_be_a_full_disk
+from rankpatrol.analysis.crash import diagnose_crash
+from rankpatrol.analysis.crash_causes import may_be_a_full_disk
 from rankpatrol.analysis.several import placed
 from rankpatrol.core.diagnosis import Diagnosis
 from rankpatrol.core.records import Missing

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from rankpatrol.analysis.crash import ENDS_BY_ITSELF
+from rankpatrol.analysis.ends import ENDS_BY_ITSELF
 from rankpatrol.analysis.scene import say_ranks
 from rankpatrol.core.diagnosis import Diagnosis
 

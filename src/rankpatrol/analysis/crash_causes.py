@@ -1,0 +1,90 @@
+"""Of what the first rank to fail has failed."""
+
+import re
+
+from rankpatrol.analysis.ends import End, end_of
+from rankpatrol.core.records import Missing
+from rankpatrol.core.snapshot import Snapshot
+
+_SIGNALS = {
+    1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"
+}  # fmt: skip
+_BY_SIGNAL = {6: "sigabrt", 11: "sigsegv"}
+_SHARED_MEMORY = re.compile(
+    # torch names its shared memory /torch_PID_…; the room that is missing there is not the disk's.
+    r"unable to (?:write|mmap|open).*(?:/dev/shm|shared memory|</torch_\d)|insufficient shared memory",
+    re.IGNORECASE,
+)
+_DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
+# What torch's writer says when the disk takes no more (inline_container.cc): it does not say why.
+_TORN_SAVE = re.compile(r"unexpected pos \d+ vs \d+|PytorchStreamWriter failed writing|basic_ios::clear")
+# A write of torch's is at least a page, and the torn file stays: a disk with more room than this was not full a moment ago.
+_NO_ROOM_BYTES = 1 << 20
+_LINE_MOST = 200
+_GPU_MEMORY = re.compile(r"CUDA out of memory|torch\.OutOfMemoryError|cudaErrorMemoryAllocation")
+Cause = tuple[str, str, tuple[str, ...], tuple[str, ...]]
+
+
+def cause_of(snapshot: Snapshot, end: End) -> Cause:
+    """Cause, phrase, reasons and advice for the first failing rank."""
+    said = "\n".join(end.tail[-80:])
+    if _SHARED_MEMORY.search(said):
+        return "shm_too_small", "found /dev/shm full", ("its log says so",), ("Give the job more shared memory (--shm-size, an emptyDir)",)
+    if end.status < 0:
+        return _signalled(snapshot, end)
+    if _GPU_MEMORY.search(said):
+        return (
+            "gpu_oom",
+            f"ran out of GPU memory{_at(end)}",
+            ("its log says so",),
+            ("Look for another process on that GPU, then at the batch size",),
+        )
+    if end.failure.exception is not None and _DISK_FULL.search(end.failure.message):
+        phrase = f"found the disk full: {end.failure.message}{_at(end)}"
+        return "disk_full", phrase, ("its log ends with that traceback",), ("Make room where it writes, or raise its quota",)
+    if end.failure.exception is not None and _TORN_SAVE.search(end.failure.message) and (full := _full(snapshot)):
+        phrase = f"found the disk full while it wrote a checkpoint: {end.failure.message}{_at(end)}"
+        return "disk_full", phrase, ("its log ends with that traceback", full), ("Make room there, or raise its quota",)
+    if end.failure.exception is not None:
+        message = f": {end.failure.message}" if end.failure.message else ""
+        phrase = f"raised {end.failure.exception}{message}{_at(end)}"
+        return "user_exception", phrase, ("its log ends with that traceback",), ()
+    last = end.last_line()
+    shown = last if len(last) <= _LINE_MOST else f"{last[:_LINE_MOST]}…"
+    said = f" (the last line of its log: {shown})" if shown else ""
+    advice = f"Read the end of rank {end.rank}'s log"
+    return "unknown", f"ended with exit code {end.status}{said}", ("its log holds no traceback",), (advice,)
+
+
+def may_be_a_full_disk(snapshot: Snapshot) -> bool:
+    """True where a failed rank's log ends with what torch says when a write failed: the disk has to be asked then."""
+    ends = (end_of(snapshot, sample) for sample in snapshot.ranks)
+    failures = (end.failure for end in ends if end is not None and end.status)
+    return any(failure.exception is not None and _TORN_SAVE.search(failure.message) for failure in failures)
+
+
+def _full(snapshot: Snapshot) -> str | None:
+    rooms = {} if isinstance(snapshot.room, Missing) else snapshot.room.available_bytes
+    path = next((path for path, room in rooms.items() if room < _NO_ROOM_BYTES), None)
+    return None if path is None else f"the file system under {path} has {rooms[path]} bytes left"
+
+
+def _at(end: End) -> str:
+    return f" in {end.failure.place}" if end.failure.place else ""
+
+
+def _signalled(snapshot: Snapshot, end: End) -> Cause:
+    number = -end.status
+    name = _SIGNALS.get(number, f"signal {number}")
+    pid = next(sample.pid for sample in snapshot.ranks if sample.rank == end.rank)
+    if number == 9 and not isinstance(snapshot.kills, Missing) and pid in snapshot.kills.lines:
+        return (
+            "host_oom_kill",
+            "was killed by the kernel for want of memory",
+            (snapshot.kills.lines[pid],),
+            ("Give the job more host memory",),
+        )
+    if number == 9:
+        seen = "its log may not be read" if isinstance(snapshot.kills, Missing) else "its log names no such kill"
+        return "sigkill", "was killed (SIGKILL)", (f"who sent it is not seen; as to the kernel, {seen}",), ()
+    return _BY_SIGNAL.get(number, "unknown"), f"died of {name}", ("its exit status says so",), ()
