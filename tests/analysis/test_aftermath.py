@@ -1,6 +1,6 @@
 """What becomes of an alert when ranks fail after it."""
 
-from rankpatrol.analysis.aftermath import aftermath
+from rankpatrol.analysis.aftermath import aftermath, still_there
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 
 SLEEPS = Diagnosis(
@@ -59,3 +59,14 @@ def test_what_all_ranks_raised_is_told_as_it_is():
     one = Diagnosis(verdict="crash", cause="user_exception", culprit_ranks=(1,), sentence="rank 1 raised Late", failure="raised Late")
     assert aftermath(one, everybody) == everybody
     assert aftermath(one, ECHOES) == one
+
+
+def test_a_raise_and_the_hang_after_it_are_one_sentence():
+    hang = Diagnosis(verdict="hang", cause="rank_blocked", culprit_ranks=(2,), sentence="rank 2 is blocked")
+    assert still_there(RAISED, hang).sentence == "rank 2 raised KeyError, and has not gone down since: rank 2 is blocked"
+    assert still_there(SLEEPS, hang) == hang
+
+
+def test_a_rank_that_is_gone_is_not_said_to_stand_there_yet():
+    left = Diagnosis(verdict="crash", cause="left_early", culprit_ranks=(2,), sentence="rank 2 left with exit code 0")
+    assert still_there(left, left) == left

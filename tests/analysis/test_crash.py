@@ -223,6 +223,37 @@ def test_a_last_save_after_the_others_left_is_no_crash():
     assert crash(saving(0), ended(1, 0, 0.0), ended(2, 0, 0.1)) is None
 
 
+def runs_a_command(number, stack=True, ticks=0):
+    process = scenes.process(100 + number, call=SystemCall("wait4", (900, 0, 0, 0)))
+    child = scenes.process(900, name="awk", state="R", call=SystemCall("running"), ticks=ticks, minor_faults=ticks)
+    frames = scenes.stack(100 + number, ("wait", "/usr/lib/python3.11/subprocess.py", 1264), ("export", "/home/u/train.py", 80))
+    return scenes.rank(number, process, frames if stack else Missing("no py-spy"), (child, Missing("no Python")))
+
+
+def test_a_rank_that_left_is_not_blamed_while_another_runs_a_command_that_the_rest_may_wait_for():
+    assert crash(runs_a_command(0), waiting(1), waiting(2), ended(3, 0, 0.0)) is None
+
+
+def test_where_no_stack_tells_so_the_work_of_its_child_does():
+    first, then = (scenes.snapshot(runs_a_command(0, False, ticks), waiting(1), ended(2, 0, 0.0)) for ticks in (0, 100))
+    assert diagnose((first, then)).culprit_ranks is None
+    assert diagnose((first, first)).culprit_ranks == (2,)
+
+
+LATE = (*CLOSED[:2], "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation to complete")
+
+
+def test_a_rank_that_left_is_not_blamed_for_the_time_out_of_those_who_wait_for_another():
+    found = crash(runs_a_command(0), ended(1, 1, 8.0, *LATE), ended(2, 1, 8.1, *CLOSED), ended(3, 0, 0.0))
+    assert (found.cause, found.culprit_ranks) == ("unknown", None)
+
+
+def test_a_time_out_does_not_prove_that_a_rank_left_early():
+    found = crash(ended(0, 1, 8.0, *LATE), ended(1, 0, 0.0))
+    assert (found.cause, found.culprit_ranks, found.certainty) == ("left_early", (1,), Certainty.SUPPORTED)
+    assert "rank 0 ended of a time-out" in found.reasons_for
+
+
 def lingering(number, ticks=0):
     sleep = SystemCall("clock_nanosleep", (0, 0, 0, 0))
     process = scenes.process(100 + number, call=sleep, ticks=ticks)

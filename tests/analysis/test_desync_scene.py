@@ -118,4 +118,17 @@ def departed(group):
 
 def test_leaving_early_is_proved_only_by_a_live_rank_that_waits_in_a_group_with_the_departed_one():
     assert diagnose_crash(departed("default_pg")).certainty is Certainty.PROVED
-    assert diagnose_crash(departed("1:own")).certainty is Certainty.SUPPORTED
+    assert diagnose_crash(departed("of which nothing is known")).certainty is Certainty.SUPPORTED
+
+
+def test_a_rank_that_left_is_cleared_where_the_others_wait_in_groups_without_it():
+    assert diagnose_crash(departed("1:own")) is None
+    assert diagnose((departed("1:own"), departed("1:own"))).culprit_ranks is None
+
+
+def test_a_rank_that_left_is_not_cleared_while_anything_else_is_open_in_a_group_with_it():
+    seen = departed("1:own")
+    recording = seen.ranks[0].recording
+    sent = msgspec.structs.replace(recording.entries[0], group="default_pg", is_p2p=True)
+    waits = msgspec.structs.replace(seen.ranks[0], recording=msgspec.structs.replace(recording, entries=(sent, *recording.entries)))
+    assert diagnose_crash(msgspec.structs.replace(seen, ranks=(waits, seen.ranks[1]))).certainty is Certainty.SUPPORTED

@@ -8,8 +8,11 @@ from rankpatrol.core.diagnosis import Diagnosis
 
 
 def still_there(alerted: Diagnosis, hang: Diagnosis) -> Diagnosis:
-    """A hang of ranks that had raised before: their interpreters do not go down, and the exception stays the first thing to tell."""
-    if alerted.verdict != "crash" or alerted.culprit_ranks != hang.culprit_ranks:
+    """A hang of ranks that had raised before: their interpreters do not go down, and the exception stays the first thing to tell.
+
+    Of a rank that is gone (left early) nothing more is told than before.
+    """
+    if (alerted.verdict, hang.verdict) != ("crash", "hang") or alerted.culprit_ranks != hang.culprit_ranks:
         return hang
     return replace(hang, sentence=f"{alerted.sentence}, and has not gone down since: {hang.sentence}")
 

@@ -14,33 +14,33 @@ from rankpatrol.formats.failures import SIZES_DISAGREE
 _SIGABRT, _SIGTERM = -6, -15
 
 
-def diagnose_crash(snapshot: Snapshot) -> Diagnosis | None:
+def diagnose_crash(snapshot: Snapshot, scene: Scene | None = None) -> Diagnosis | None:
     """The first failing rank and its cause, or None while no rank has ended in a way that ends the job.
 
     First is by the shims' times, but a rank whose log only echoes another's end never is: with gloo a victim may well exit before its
     peers' sockets are even closed. A rank whose probe says that its program has ended with an exception has failed, though its
     interpreter goes down for seconds yet, in which its victims may be gone already. A rank that left with exit code 0 while others wait
-    for it is the first cause of theirs.
+    for it is the first cause of theirs. `scene`: the looks that led to this one, where there were some.
     """
+    scene = scene or Scene((snapshot,))
     ends = sorted((end for sample in snapshot.ranks if (end := end_of(snapshot, sample)) is not None), key=lambda end: end.at_unix_s)
     failed = [end for end in ends if end.status != 0]
     if not failed:
-        return left_early(snapshot, ends)
+        return left_early(scene, ends)
     own = [end for end in failed if end.first_cause()]
     # Whoever was told to end was told so by somebody: its launcher does that to all once one has failed.
     told_to_end = [end for end in own if end.status == _SIGTERM]
     by_themselves = [end for end in own if end.status != _SIGTERM]
-    if not by_themselves and (vanished := _vanished(snapshot)):
+    if not by_themselves and (vanished := _vanished(scene)):
         return _vanishing(vanished, failed)
     if not own:
-        return left_early(snapshot, ends) or _echoes_only(failed)
+        return left_early(scene, ends) or _echoes_only(failed)
     return _crashed(snapshot, (by_themselves or told_to_end)[0], failed, by_themselves)
 
 
-def _vanished(snapshot: Snapshot) -> tuple[int, ...]:
+def _vanished(scene: Scene) -> tuple[int, ...]:
     """Ranks that are gone without a word of their shim: it was killed with them, since it tells every other end."""
-    waits = Scene((snapshot,)).waits
-    return tuple(sample.rank for sample in snapshot.ranks if sample.exit_status is None and waits[sample.rank].kind is WaitKind.GONE)
+    return tuple(rank for rank, wait in scene.waits.items() if scene.samples[rank].exit_status is None and wait.kind is WaitKind.GONE)
 
 
 def _vanishing(gone: tuple[int, ...], failed: list[End]) -> Diagnosis:

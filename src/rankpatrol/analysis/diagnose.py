@@ -33,7 +33,7 @@ def diagnose_scene(scene: Scene, registry: Registry, untie: Callable[[Scene], Di
     """The same for a scene that is put together; `untie` is asked where all ranks wait for each other."""
     if gone := tuple(rank for rank, sample in scene.samples.items() if sample.exit_status is not None):
         return (
-            diagnose_crash(scene.now)
+            diagnose_crash(scene.now, scene)
             or diagnose_left_behind(scene, lambda rank: explain_rank(scene, rank, registry))
             or _undetermined(scene, f"{say_ranks(gone)} has ended, so who waits for whom cannot be told from what is left")
         )

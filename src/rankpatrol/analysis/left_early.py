@@ -1,39 +1,51 @@
 """Ranks that ended with 0 while others still need them."""
 
+from enum import Enum
+
 from rankpatrol.analysis.ends import ENDS_BY_ITSELF, End
-from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.scene import Scene, say_ranks
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.records import Missing
-from rankpatrol.core.snapshot import Collective, RankSample, Snapshot
+from rankpatrol.core.snapshot import Collective, RankSample, is_pending
 
 
-def left_early(snapshot: Snapshot, ends: list[End]) -> Diagnosis | None:
-    """A rank that ended with 0 while others wait for a peer: with all of the rest alive or echoing, it is what they wait for."""
-    gone = [end for end in ends if end.status == 0]
-    if not gone or len(gone) == len(snapshot.ranks):
+def left_early(scene: Scene, ends: list[End]) -> Diagnosis | None:
+    """A rank that ended with 0 while others wait for a peer: with all of the rest alive or echoing, it is what they wait for.
+
+    Ranks whose recorded groups do not hold it wait for somebody else: then it left when its part was done.
+    """
+    left = tuple(end.rank for end in ends if end.status == 0)
+    if not left or len(left) == len(scene.samples):
         return None
-    scene = Scene((snapshot,))
-    waiting = tuple(rank for rank in scene.victims if scene.waits[rank].by_stack)
-    echoing = tuple(end.rank for end in ends if end.status != 0 and not end.first_cause())
-    # A rank that still works towards its own end (a last save) is nobody's victim: then nothing is wrong yet.
-    busy = [rank for rank in scene.awaited if scene.waits[rank].kind not in {WaitKind.GONE, WaitKind.UNKNOWN}]
-    if not waiting and not echoing:
+    waiting = tuple(
+        rank for rank in scene.victims if scene.waits[rank].by_stack and _stand_with(scene.samples[rank], left) is not Stands.WITHOUT
+    )
+    echoing = tuple(end for end in ends if end.status != 0 and not end.first_cause())
+    closed = bool(echoing) and not any(end.failure.timed_out for end in echoing)
+    if not (waiting or echoing) or (_others_awaited(scene) and not closed):
         return None
-    if busy and not echoing:
-        return None
-    left = tuple(end.rank for end in gone)
-    names = say_ranks(left)
+    return _left(scene, left, waiting, tuple(end.rank for end in echoing), closed=closed)
+
+
+def _others_awaited(scene: Scene) -> bool:
+    """A rank that still works towards its own end (a last save, a command it runs) is nobody's victim: then nothing is wrong yet."""
+    return bool(scene.awaited) or any(scene.family_effort(rank) for rank in scene.unclear)
+
+
+def _left(scene: Scene, left: tuple[int, ...], waiting: tuple[int, ...], echoing: tuple[int, ...], *, closed: bool) -> Diagnosis:
+    victims = tuple(sorted((*waiting, *echoing)))
+    # Its peers' connections broke while nobody else had ended, or a live rank waits in a group that holds it.
+    proved = (len(left) == 1 and closed) or any(_stand_with(scene.samples[rank], left) is Stands.WITH for rank in waiting)
     return Diagnosis(
         verdict="crash",
         cause="left_early",
         culprit_ranks=left,
-        victim_ranks=tuple(sorted((*waiting, *echoing))),
-        certainty=Certainty.PROVED if _is_proved(snapshot, left, waiting, echoing) else Certainty.SUPPORTED,
-        sentence=f"{names} left with exit code 0 while {say_ranks((*waiting, *echoing))} still needed {'it' if len(left) == 1 else 'them'}",
+        victim_ranks=victims,
+        certainty=Certainty.PROVED if proved else Certainty.SUPPORTED,
+        sentence=f"{say_ranks(left)} left with exit code 0 while {say_ranks(victims)} still needed {'it' if len(left) == 1 else 'them'}",
         reasons_for=tuple(
             f"{say_ranks(ranks)} {what}"
-            for ranks, what in ((waiting, "wait for a peer"), (echoing, "ended of a closed connection"))
+            for ranks, what in ((waiting, "wait for a peer"), (echoing, f"ended of a {'closed connection' if closed else 'time-out'}"))
             if ranks
         ),
         suggested=("Look for an early return or sys.exit in the training loop of that rank",),
@@ -41,19 +53,24 @@ def left_early(snapshot: Snapshot, ends: list[End]) -> Diagnosis | None:
     )
 
 
-def _is_proved(snapshot: Snapshot, left: tuple[int, ...], waiting: tuple[int, ...], echoing: tuple[int, ...]) -> bool:
-    """A live rank waits in a group that holds the departed one, or its peers' connections broke while nobody else had ended."""
-    if len(left) == 1 and echoing:
-        return True
-    return any(set(left) & set(_pending_members(sample)) for sample in snapshot.ranks if sample.rank in waiting)
+class Stands(Enum):
+    """Whether a rank stands in a group with those that have left."""
+
+    WITH = "with"
+    WITHOUT = "without"
+    NOT_RECORDED = "not recorded"
 
 
-def _pending_members(sample: RankSample) -> tuple[int, ...]:
-    """The global ranks of the group in which this rank's last unfinished collective stands; none where that is not recorded."""
-    entry = pending(sample)
-    if entry is None or isinstance(sample.marks, Missing):
-        return ()
-    return {group.name: group.ranks for group in sample.marks.groups}.get(entry.group, ())
+def _stand_with(sample: RankSample, left: tuple[int, ...]) -> Stands:
+    """By the groups of all that it has begun and not finished; its last collective alone tells that they stand together."""
+    members = {} if isinstance(sample.marks, Missing) else {group.name: set(group.ranks) for group in sample.marks.groups}
+    entries = () if isinstance(sample.recording, Missing) else sample.recording.entries
+    begun = [members.get(entry.group) for entry in entries if is_pending(entry)]
+    last = pending(sample)
+    if last is not None and members.get(last.group, set()) & set(left):
+        return Stands.WITH
+    known = bool(begun) and all(group is not None and not group & set(left) for group in begun)
+    return Stands.WITHOUT if known else Stands.NOT_RECORDED
 
 
 def pending(sample: RankSample) -> Collective | None:
