@@ -1,5 +1,7 @@
 """What becomes of an alert when ranks fail after it."""
 
+from msgspec.structs import replace
+
 from rankpatrol.analysis.aftermath import aftermath, still_there
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
 
@@ -39,6 +41,10 @@ def test_a_rank_that_fails_of_its_own_is_the_culprit_whoever_was_suspected():
     assert "before it ended: rank 1 sleeps" in found.reasons_for
 
 
+def test_who_is_only_suspected_of_a_crash_does_not_take_the_name_off_the_suspect():
+    assert aftermath(SLEEPS, replace(RAISED, certainty=Certainty.SUSPECTED)).culprit_ranks == (1,)
+
+
 def test_where_the_alert_named_nobody_nobody_is_named():
     assert aftermath(Diagnosis(verdict="undetermined", cause="unknown", sentence="?"), ECHOES) == ECHOES
 
@@ -54,7 +60,7 @@ def test_what_several_raised_while_they_waited_is_the_outcome_of_the_wait():
 
 
 def test_what_all_ranks_raised_is_told_as_it_is():
-    everybody = Diagnosis(verdict="crash", cause="user_exception", sentence="ranks 0-2 raised Late, each by itself", failure="raised Late")
+    everybody = replace(RAISED, culprit_ranks=None, sentence="ranks 0-2 raised Late, each by itself", failure="raised Late")
     assert aftermath(SLEEPS, everybody).sentence == everybody.sentence
     one = Diagnosis(verdict="crash", cause="user_exception", culprit_ranks=(1,), sentence="rank 1 raised Late", failure="raised Late")
     assert aftermath(one, everybody) == everybody

@@ -208,6 +208,65 @@ def test_echoes_alone_name_nobody():
     assert (found.cause, found.culprit_ranks) == ("unknown", None)
 
 
+def own_server_resets(last):
+    return ("Traceback (most recent call last):", '  File "/home/u/data.py", line 13, in get_object', last)
+
+
+@pytest.mark.parametrize("last", ["ConnectionResetError: [Errno 104] Connection reset by peer", "BrokenPipeError: [Errno 32] Broken pipe"])
+def test_a_broken_connection_of_its_own_is_a_first_cause(last):
+    found = crash(ended(0, 1, 0.4, *CLOSED), ended(1, 1, 0.5, *CLOSED), ended(2, 1, 0.0, *own_server_resets(last)))
+    assert (found.cause, found.culprit_ranks, found.victim_ranks) == ("user_exception", (2,), (0, 1))
+
+
+def lost_loader(how):
+    handler = '  File "/env/lib/python3.11/site-packages/torch/utils/data/_utils/signal_handling.py", line 73, in handler'
+    return (*CLOSED[:2], handler, f"RuntimeError: DataLoader worker (pid 900) {how}")
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [
+        ("is killed by signal: Killed. ", "sigkill"),
+        ("is killed by signal: Segmentation fault. ", "sigsegv"),
+        ("is killed by signal: Aborted. ", "sigabrt"),
+        ("is killed by signal: Bus error. It is possible that dataloader's workers are out of shared memory.", "data_worker_killed_shm"),
+        ("exited unexpectedly", "unknown"),
+    ],
+)
+def test_a_rank_whose_loader_process_died_is_the_first_cause(how, cause):
+    found = crash(ended(0, 1, 0.0, *CLOSED), ended(1, 1, 0.2, *CLOSED), ended(2, 1, 3.0, *lost_loader(how)), waiting(3))
+    assert (found.cause, found.culprit_ranks, found.victim_ranks) == (cause, (2,), (0, 1, 3))
+    assert found.sentence.startswith("rank 2 lost ")
+    assert found.place is None
+
+
+def test_a_loader_process_that_the_kernel_killed_for_want_of_memory_is_told_as_such():
+    line = "Memory cgroup out of memory: Killed process 900 (pt_data_worker) total-vm:9000kB"
+    found = crash(ended(2, 1, 0.0, *lost_loader("is killed by signal: Killed. ")), waiting(3), kills=KernelKills({900: line}))
+    assert (found.cause, found.culprit_ranks) == ("data_worker_killed_oom", (2,))
+    assert line in found.reasons_for
+
+
+def test_a_rank_that_was_told_to_end_together_with_its_loader_began_nothing():
+    killed = lost_loader("is killed by signal: Terminated. ")
+    found = crash(raised(0, -4.0, *killed, status=-15), ended(1, 1, 0.3, *OWN))
+    assert (found.culprit_ranks, found.victim_ranks) == ((1,), (0,))
+
+
+BARE = own_server_resets("RuntimeError: Connection reset by peer")
+
+
+def test_of_what_all_sounds_like_echoes_the_one_that_failed_well_before_the_others_is_suspected():
+    found = crash(ended(0, 1, 2.0, *CLOSED), ended(1, 1, 0.0, *BARE), ended(2, 1, 2.1, *CLOSED))
+    assert (found.culprit_ranks, found.certainty) == ((1,), Certainty.SUSPECTED)
+
+
+def test_of_echoes_that_come_together_nobody_is_named():
+    assert crash(ended(0, 1, 0.2, *CLOSED), ended(1, 1, 0.0, *BARE)).culprit_ranks is None
+    assert crash(ended(0, 1, 2.0, *BARE), ended(1, 1, 0.0, *CLOSED)).culprit_ranks is None
+    assert crash(ended(0, 1, 2.0, *CLOSED), ended(1, 1, 0.0, *BARE), world_size=3).culprit_ranks is None
+
+
 def test_a_rank_that_left_while_others_wait_for_it_left_early():
     found = diagnose((scenes.snapshot(waiting(0), ended(1, 0, 0.0), waiting(2)),))
     assert (found.verdict, found.cause, found.culprit_ranks) == ("crash", "left_early", (1,))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rankpatrol.formats.failures import last_failure
+from rankpatrol.formats.failures import LoaderDeath, last_failure
 
 OWN = (
     "step 12/120 loss 0.016 (0.20 s)",
@@ -40,6 +40,59 @@ def test_a_closed_connection_is_an_echo():
 )
 def test_what_gloo_says_of_a_silent_or_dead_peer_is_an_echo(text):
     assert last_failure(("Traceback (most recent call last):", text)).echo
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "torch.distributed.DistNetworkError: Connection reset by peer",
+        "RuntimeError: Broken pipe. This may indicate a possible application crash on rank 0 or a network set up issue.",
+        "RuntimeError: Connection reset by peer",
+        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:589] Write error [10.0.0.2]:4455: Broken pipe",
+        "torch.distributed.DistBackendError: [4] is setting up NCCL communicator, but store->get('0') got error: Connection reset by peer",
+    ],
+)
+def test_a_broken_connection_of_a_transport_is_an_echo(last):
+    found = last_failure((*OWN[1:5], last))
+    assert found.echo
+
+
+def test_a_broken_connection_is_an_echo_where_it_was_raised_inside_torch_distributed():
+    frame = '  File "/env/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 4811, in barrier'
+    assert last_failure((*CLOSED[:2], frame, "OSError: [Errno 32] Broken pipe")).echo
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+        "BrokenPipeError: [Errno 32] Broken pipe",
+        "RuntimeError: the upload failed: Connection reset by peer",
+        "requests.exceptions.ConnectionError: ('Connection aborted.', ConnectionResetError(104, 'Connection reset by peer'))",
+    ],
+)
+def test_a_broken_connection_of_the_ranks_own_is_no_echo(last):
+    elastic = (
+        '  File "/env/lib/python3.11/site-packages/torch/distributed/elastic/multiprocessing/errors/__init__.py", line 367, in wrapper'
+    )
+    assert not last_failure((OWN[1], elastic, *OWN[2:5], last)).echo
+    assert not last_failure((f"WARNING s3: {last}", "bye")).echo
+
+
+HANDLER = '  File "/env/lib/python3.11/site-packages/torch/utils/data/_utils/signal_handling.py", line 73, in handler'
+
+
+def test_a_loader_process_that_died_is_no_echo_and_where_the_news_arrived_is_no_place():
+    found = last_failure((*CLOSED[:4], HANDLER, "RuntimeError: DataLoader worker (pid 13448) is killed by signal: Killed. "))
+    assert (found.echo, found.place, found.loader) == (False, None, LoaderDeath(pid=13448, signal="Killed"))
+
+
+def test_a_loader_process_that_is_missed_later_died_of_the_signal_that_was_told_before():
+    killed = (*CLOSED[:4], HANDLER, "RuntimeError: DataLoader worker (pid 7) is killed by signal: Segmentation fault. ")
+    later = "The above exception was the direct cause of the following exception:"
+    missed = (*OWN[1:3], "RuntimeError: DataLoader worker (pid(s) 7) exited unexpectedly")
+    assert last_failure((*killed, later, *missed)).loader == LoaderDeath(pid=7, signal="Segmentation fault")
+    assert last_failure(missed).loader == LoaderDeath(pid=None, signal=None)
 
 
 def test_the_last_traceback_counts():

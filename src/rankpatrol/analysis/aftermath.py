@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from rankpatrol.analysis.ends import ENDS_BY_ITSELF
 from rankpatrol.analysis.scene import say_ranks
-from rankpatrol.core.diagnosis import Diagnosis
+from rankpatrol.core.diagnosis import Certainty, Diagnosis
 
 
 def still_there(alerted: Diagnosis, hang: Diagnosis) -> Diagnosis:
@@ -29,7 +29,8 @@ def aftermath(alerted: Diagnosis, crash: Diagnosis) -> Diagnosis:
     waited = (
         alerted.verdict == "hang" and len(crash.culprit_ranks or ()) > 1 and set(crash.culprit_ranks or ()) <= set(alerted.victim_ranks)
     )
-    if (crash.culprit_ranks is not None or crash.failure is not None) and not waited:
+    known = (crash.culprit_ranks is not None or crash.failure is not None) and crash.certainty is not Certainty.SUSPECTED
+    if known and not waited:
         return replace(crash, reasons_for=(*crash.reasons_for, f"before it ended: {alerted.sentence}"))
     if alerted.verdict not in {"hang", "benign_wait"}:
         return crash

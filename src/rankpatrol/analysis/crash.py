@@ -2,8 +2,10 @@
 
 from collections import Counter
 
+from msgspec.structs import replace
+
 from rankpatrol.analysis.crash_causes import cause_of
-from rankpatrol.analysis.ends import ENDS_BY_ITSELF, End, end_of
+from rankpatrol.analysis.ends import ENDS_BY_ITSELF, SIGTERM, End, end_of
 from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.left_early import left_early, pending
 from rankpatrol.analysis.scene import Scene, say_ranks
@@ -11,7 +13,9 @@ from rankpatrol.core.diagnosis import Certainty, Diagnosis
 from rankpatrol.core.snapshot import Snapshot
 from rankpatrol.formats.failures import SIZES_DISAGREE
 
-_SIGABRT, _SIGTERM = -6, -15
+_SIGABRT = -6
+# Victims of a broken connection fail within moments of each other.
+_CLEARLY_S = 0.5
 
 
 def diagnose_crash(snapshot: Snapshot, scene: Scene | None = None) -> Diagnosis | None:
@@ -29,12 +33,12 @@ def diagnose_crash(snapshot: Snapshot, scene: Scene | None = None) -> Diagnosis 
         return left_early(scene, ends)
     own = [end for end in failed if end.first_cause()]
     # Whoever was told to end was told so by somebody: its launcher does that to all once one has failed.
-    told_to_end = [end for end in own if end.status == _SIGTERM]
-    by_themselves = [end for end in own if end.status != _SIGTERM]
+    told_to_end = [end for end in own if end.status == SIGTERM]
+    by_themselves = [end for end in own if end.status != SIGTERM]
     if not by_themselves and (vanished := _vanished(scene)):
         return _vanishing(vanished, failed)
     if not own:
-        return left_early(scene, ends) or _echoes_only(failed)
+        return left_early(scene, ends) or _first_of_doubtful(snapshot, failed) or _echoes_only(failed)
     return _crashed(snapshot, (by_themselves or told_to_end)[0], failed, by_themselves)
 
 
@@ -121,6 +125,17 @@ def _sizes_disagree(snapshot: Snapshot, first: End) -> Diagnosis:
         suggested=("Look for a tensor whose size depends on the rank or on its data: a last batch, a variable length",),
         not_to_be_ended=ENDS_BY_ITSELF,
     )
+
+
+def _first_of_doubtful(snapshot: Snapshot, failed: list[End]) -> Diagnosis | None:
+    """Where all sound like echoes and everybody is seen: the one that failed well before the others, in words that no transport uses."""
+    first = failed[0]
+    unseen = len(snapshot.ranks) < snapshot.world_size or any(end.failure.timed_out for end in failed)
+    if unseen or first.failure.transport or first.failure.exception is None:
+        return None
+    if any(end.at_unix_s - first.at_unix_s < _CLEARLY_S for end in failed[1:]):
+        return None
+    return replace(_crashed(snapshot, first, failed, [first]), certainty=Certainty.SUSPECTED)
 
 
 def _echoes_only(failed: list[End]) -> Diagnosis:

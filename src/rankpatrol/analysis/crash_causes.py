@@ -5,6 +5,7 @@ import re
 from rankpatrol.analysis.ends import End, end_of
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import Snapshot
+from rankpatrol.formats.failures import LoaderDeath
 
 _SIGNALS = {
     1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"
@@ -32,6 +33,8 @@ def cause_of(snapshot: Snapshot, end: End) -> Cause:
         return "shm_too_small", "found /dev/shm full", ("its log says so",), ("Give the job more shared memory (--shm-size, an emptyDir)",)
     if end.status < 0:
         return _signalled(snapshot, end)
+    if end.failure.loader is not None:
+        return _loader_died(snapshot, end.failure.loader)
     if _GPU_MEMORY.search(said):
         return (
             "gpu_oom",
@@ -54,6 +57,31 @@ def cause_of(snapshot: Snapshot, end: End) -> Cause:
     said = f" (the last line of its log: {shown})" if shown else ""
     advice = f"Read the end of rank {end.rank}'s log"
     return "unknown", f"ended with exit code {end.status}{said}", ("its log holds no traceback",), (advice,)
+
+
+# By torch's words for the signal (strsignal).
+_BY_LOADERS_SIGNAL = {
+    "Killed": "sigkill",
+    "Segmentation fault": "sigsegv",
+    "Aborted": "sigabrt",
+    "Bus error": "data_worker_killed_shm",
+}
+_LOADER_ADVICE = {
+    "sigkill": "Look for the OOM killer, on the host and in the container, and for whoever kills processes here",
+    "data_worker_killed_shm": "Give the job more shared memory (--shm-size, an emptyDir)",
+}
+
+
+def _loader_died(snapshot: Snapshot, loader: LoaderDeath) -> Cause:
+    """The line of Python above it is where the news arrived, not the place of the fault."""
+    name = "a loader process" if loader.pid is None else f"loader process {loader.pid}"
+    if not isinstance(snapshot.kills, Missing) and loader.pid in snapshot.kills.lines:
+        advice = ("Give the job more host memory, fewer loader processes, or a smaller prefetch_factor",)
+        return "data_worker_killed_oom", f"lost {name} to the kernel, for want of memory", (snapshot.kills.lines[loader.pid],), advice
+    how = "exited unexpectedly" if loader.signal is None else f"was killed by a signal: {loader.signal}"
+    cause = _BY_LOADERS_SIGNAL.get(loader.signal or "", "unknown")
+    advice = (_LOADER_ADVICE.get(cause, "Run with num_workers=0 and python -X faulthandler to see where"),)
+    return cause, f"lost {name}, which {how}", ("its log ends with torch's word on that",), advice
 
 
 def may_be_a_full_disk(snapshot: Snapshot) -> bool:

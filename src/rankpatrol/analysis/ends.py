@@ -8,6 +8,7 @@ from rankpatrol.formats.failures import Failure, last_failure
 
 # torchrun ends the others and starts the next attempt within a second of the first failure.
 ENDS_BY_ITSELF = "the launcher sees the exit, and ends and restarts the job itself"
+SIGTERM = -15
 # A traceback is in its rank's pipe before the mark, and in its log 0.1 to 0.2 s after it; on a starved machine later.
 _ON_ITS_WAY_S = 1.0
 _RAISED = 1  # what Python makes of an exception that nobody handles
@@ -37,6 +38,8 @@ class End(Record, frozen=True, kw_only=True):
             return False
         if self.failure.exception is None:
             return other.failure.exception is None and _NUMBER.sub("", self.last_line()) == _NUMBER.sub("", other.last_line())
+        if self.failure.loader is not None and other.failure.loader is not None:
+            return self.failure.loader.signal == other.failure.loader.signal
         return (self.failure.exception, self.failure.place) == (other.failure.exception, other.failure.place)
 
     def last_line(self) -> str:
@@ -51,6 +54,8 @@ def end_of(snapshot: Snapshot, sample: RankSample) -> End | None:
     failure = last_failure(tail)
     if failure.exception is None or (raised_at_s is not None and snapshot.at_mono_s - raised_at_s < _ON_ITS_WAY_S):
         raised_at_s = None  # what it raised is not known yet, and may be another's echo
+    if _ended_with_its_loader(sample, failure):
+        raised_at_s = None
     if sample.exit_status is None and raised_at_s is None:
         return None
     ended_unix_s = sample.ended_unix_s or 0.0
@@ -66,3 +71,8 @@ def end_of(snapshot: Snapshot, sample: RankSample) -> End | None:
         failure=failure,
         tail=tail,
     )
+
+
+def _ended_with_its_loader(sample: RankSample, failure: Failure) -> bool:
+    """Whoever tells a whole process group to end tells the loader too: its death then began nothing."""
+    return sample.exit_status == SIGTERM and failure.loader is not None and failure.loader.signal in {"Terminated", None}

@@ -4,15 +4,15 @@ Texts of gloo, NCCL and torchelastic as measured on torch 1.13 to 2.13; line num
 """
 
 import re
+from typing import NamedTuple
 
 from rankpatrol.core.records import Record
 
 # What a rank prints when another one is gone or silent: never a first cause.
 ECHOES = (
-    r"Connection closed by peer",
+    r"Connection closed by peer \[",
+    r"Connection closed by remote peer",
     r"Read error \[[^\]]*\]:\d+: Connection reset by peer",
-    r"Connection reset by peer",
-    r"Broken pipe",
     r"Timed out waiting \d+ms for (?:send|recv) operation to complete",
     r"Gloo connectFullMesh failed",
     r"NCCL (?:error|Error).*(?:remote process exited|ncclRemoteError|unhandled system error)",
@@ -20,9 +20,18 @@ ECHOES = (
     r"Process group watchdog thread terminated with exception",
     r"successfully reached monitoredBarrier, but received errors",
     r"Sending process \d+ closing signal",
-    r"DataLoader worker \(pid.*\) (?:is killed by signal|exited unexpectedly)",
 )
 _ECHO = re.compile("|".join(ECHOES))
+# A connection of the rank's own (to a server, to a child) breaks in the same words: only a transport of torch's makes an echo of them.
+_BROKEN = re.compile(r"Connection reset by peer|Broken pipe")
+_TRANSPORT = re.compile(
+    r"gloo|NCCL|c10d|TCPStore|ProcessGroup|torch\.distributed|Dist(?:Backend|Network|Store)Error|application crash on rank 0"
+)
+# Frames of torch's own around every program that it starts, and around the user's modules: they carry nothing between ranks.
+_TRANSPORT_FRAME = re.compile(r"/torch/distributed/(?!elastic/|run\.py|launch|fsdp/|_composable/|pipelining/)")
+# torch says it through signal_handling.py at whatever line the signal arrived; the loader's own death is the cause.
+_LOADER_DIED = re.compile(r"DataLoader worker \(pid.*\) (?:is killed by signal|exited unexpectedly)")
+_LOADER_KILLED = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([A-Za-z][A-Za-z ]*)")
 # Which of the echoes are a process group's own time-out.
 _TIMEOUT = re.compile(
     r"Timed out waiting \d+ms for (?:send|recv) operation|Watchdog caught collective operation timeout|[Mm]onitoredBarrier.*timed? ?out"
@@ -39,10 +48,17 @@ _FRAME = re.compile(_WHOSE + r'File "([^"]+)", line (\d+)(?:, in (\S+))?')
 _UNPARSED = re.compile(_WHOSE + r"(?:SyntaxError|IndentationError|TabError): ")
 
 
+class LoaderDeath(Record, frozen=True, kw_only=True):
+    """A loader process that died under its rank: which, and by which signal in torch's words, where it was said."""
+
+    pid: int | None
+    signal: str | None
+
+
 class Failure(Record, frozen=True, kw_only=True):
     """How a rank's log ends: the exception and the line that raised it, where there was one, and whether it only echoes another's end.
 
-    `timed_out`: it is the process group's own time-out that ended it.
+    `timed_out`: it is the process group's own time-out that ended it. `transport`: it names a transport of torch's, or was raised in one.
     """
 
     exception: str | None
@@ -50,23 +66,84 @@ class Failure(Record, frozen=True, kw_only=True):
     place: str | None
     echo: bool
     timed_out: bool = False
+    transport: bool = False
+    loader: LoaderDeath | None = None
 
 
 def last_failure(lines: tuple[str, ...]) -> Failure:
     """The last traceback of a log tail. Without one nothing is said, but an echo is still recognised."""
-    echo = any(_ECHO.search(line) for line in lines[-60:])
-    timed_out = any(_TIMEOUT.search(line) for line in lines[-60:])
+    last = lines[-60:]
+    echo, timed_out = any(_echoes(line) for line in last), any(_TIMEOUT.search(line) for line in last)
+    raised = _raised(lines)
+    if raised is None or raised.exception is None:
+        place = None if raised is None else _say_place(raised)
+        return Failure(exception=None, message="", place=place, echo=echo, timed_out=timed_out, transport=_names_transport(last))
+    loader = _loader_death(raised.message, last)
+    echo = _is_echo(raised)
+    return Failure(
+        exception=raised.exception,
+        message=raised.message,
+        place=None if loader else _say_place(raised),
+        echo=echo,
+        timed_out=echo and timed_out,
+        transport=_from_transport(raised),
+        loader=loader,
+    )
+
+
+class _Raised(NamedTuple):
+    """The last traceback: its exception where the log holds it already, and its innermost frame."""
+
+    exception: str | None
+    message: str
+    file: str | None
+    line: str
+    function: str
+
+
+def _raised(lines: tuple[str, ...]) -> _Raised | None:
     starts = [at for at, line in enumerate(lines) if _TRACEBACK.search(line)]
     if not starts and any(_UNPARSED.match(line) for line in lines[-5:]):
         starts = [at - 1 for at, line in enumerate(lines) if _FRAME.match(line)]
     if not starts:
-        return Failure(exception=None, message="", place=None, echo=echo, timed_out=timed_out)
-    place, raised, text = None, None, ""
+        return None
+    seen = _Raised(None, "", None, "", "")
     for line in lines[starts[-1] + 1 :]:
-        if seen := _FRAME.match(line):
-            place = f"{seen[3] or '<module>'} ({seen[1].rpartition('/')[2]}:{seen[2]})"
+        if frame := _FRAME.match(line):
+            seen = seen._replace(file=frame[1], line=frame[2], function=frame[3] or "<module>")
         elif ended := _RAISED.match(line):
-            raised, text = ended[1], (ended[2] or "").strip()
-            break
-    echo = bool(_ECHO.search(text)) if raised else echo
-    return Failure(exception=raised, message=text, place=place, echo=echo, timed_out=echo and timed_out)
+            return seen._replace(exception=ended[1], message=(ended[2] or "").strip())
+    return seen
+
+
+def _say_place(raised: _Raised) -> str | None:
+    return None if raised.file is None else f"{raised.function} ({raised.file.rpartition('/')[2]}:{raised.line})"
+
+
+def _echoes(line: str) -> bool:
+    return bool(_ECHO.search(line) or (_BROKEN.search(line) and _TRANSPORT.search(line)))
+
+
+def _names_transport(lines: tuple[str, ...]) -> bool:
+    return any(_TRANSPORT.search(line) for line in lines)
+
+
+def _from_transport(raised: _Raised) -> bool:
+    said = f"{raised.exception}: {raised.message}"
+    return bool(_TRANSPORT.search(said) or _ECHO.search(said) or _TRANSPORT_FRAME.search(raised.file or ""))
+
+
+def _is_echo(raised: _Raised) -> bool:
+    """The store's client is C++: it raises a bare RuntimeError, where Python's own sockets and pipes raise an OSError with its number."""
+    if not _BROKEN.search(raised.message):
+        return bool(_ECHO.search(raised.message))
+    bare = raised.exception == "RuntimeError" and _BROKEN.match(raised.message) is not None
+    return bare or _from_transport(raised)
+
+
+def _loader_death(message: str, lines: tuple[str, ...]) -> LoaderDeath | None:
+    """Where the loader's process was missed only later, the signal stands in the exception before."""
+    if not _LOADER_DIED.search(message):
+        return None
+    told = [seen for line in lines if (seen := _LOADER_KILLED.search(line))]
+    return LoaderDeath(pid=int(told[-1][1]), signal=told[-1][2].strip()) if told else LoaderDeath(pid=None, signal=None)
