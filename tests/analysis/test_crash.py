@@ -165,6 +165,15 @@ def test_a_rank_that_vanished_with_its_shim_is_named_and_not_those_that_its_laun
     assert (found.cause, found.culprit_ranks, found.certainty) == ("sigkill", (3,), Certainty.SUPPORTED)
 
 
+def test_a_rank_that_has_raised_and_whose_exit_is_not_told_yet_did_not_vanish():
+    """Seen on real ranks: a victim's process was gone 0.1 s before its shim had told its exit."""
+    fresh = msgspec.structs.replace(gone(2), marks=raised(2, 999.9).marks)
+    found = crash(ended(0, 1, 0.3, *CLOSED), ended(1, 1, 0.1, *CLOSED), fresh)
+    assert found.culprit_ranks is None
+    told = msgspec.structs.replace(gone(2), marks=raised(2, -5.0).marks, log=LogSample(100, CLOSED, step=12))
+    assert crash(ended(0, 1, 0.3, *CLOSED), ended(1, 1, 0.1, *CLOSED), told).culprit_ranks is None
+
+
 def test_a_rank_that_failed_by_itself_goes_before_one_that_vanished_later():
     assert crash(ended(0, -15, 0.3), ended(1, 1, 0.1, *OWN), gone(2)).culprit_ranks == (1,)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from rankpatrol.agent.eyes import Eyes
-from rankpatrol.agent.roster import Roster
+from rankpatrol.agent.roster import Attempt, Roster
 from rankpatrol.analysis.crash import diagnose_crash
 from rankpatrol.analysis.crash_causes import may_be_a_full_disk
 from rankpatrol.analysis.several import placed
@@ -27,6 +27,8 @@ _ALIKE_WAIT_S = 2.0
 def look_at_crash(roster: Roster, eyes: Eyes, clock: Clock, checkpoints: str | None = None) -> Diagnosis | None:
     """Who ended first. Where only echoes are seen yet, the first cause gets a moment to show itself, and so do ranks that fail alike.
 
+    Whoever is gone without a word gets the same moment, while its shim lives: the word is on its way as a rule.
+
     `checkpoints`: a folder that ranks write to, which is asked for its room where a write of theirs has failed.
     """
     began_s = clock.mono_s()
@@ -40,12 +42,18 @@ def look_at_crash(roster: Roster, eyes: Eyes, clock: Clock, checkpoints: str | N
         found = diagnose_crash(seen)
         if found is None:
             return None
-        clear = bool(found.culprit_ranks or found.failure)
+        clear = bool(found.failure) or (bool(found.culprit_ranks) and not _word_to_come(seen, found, eyes.attempt))
         most_s = _ECHO_WAIT_S if not clear else _ALIKE_WAIT_S if _at_the_start(seen) else 0.0
         if clock.mono_s() >= began_s + most_s or eyes.attempt is None:
             return placed(speakable(found), seen.ranks)
         clock.sleep(_ECHO_POLL_S)
         eyes.attempt = roster.read(eyes.attempt.number)
+
+
+def _word_to_come(seen: Snapshot, found: Diagnosis, attempt: Attempt | None) -> bool:
+    """True where a named rank's exit is not told, though its shim lives."""
+    silent = {sample.rank for sample in seen.ranks if sample.exit_status is None and isinstance(sample.process, Missing)}
+    return bool(silent & {*(found.culprit_ranks or ())} - (attempt.gone if attempt else frozenset()))
 
 
 def look_at_raise(eyes: Eyes) -> tuple[float, Diagnosis] | None:

@@ -10,7 +10,7 @@ from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.left_early import left_early, pending
 from rankpatrol.analysis.scene import Scene, say_ranks
 from rankpatrol.core.diagnosis import Certainty, Diagnosis
-from rankpatrol.core.snapshot import Snapshot
+from rankpatrol.core.snapshot import Marks, RankSample, Snapshot
 from rankpatrol.formats.failures import SIZES_DISAGREE
 
 _SIGABRT = -6
@@ -35,16 +35,25 @@ def diagnose_crash(snapshot: Snapshot, scene: Scene | None = None) -> Diagnosis 
     # Whoever was told to end was told so by somebody: its launcher does that to all once one has failed.
     told_to_end = [end for end in own if end.status == SIGTERM]
     by_themselves = [end for end in own if end.status != SIGTERM]
-    if not by_themselves and (vanished := _vanished(scene)):
+    if not by_themselves and (vanished := _not_told(scene, failed)):
         return _vanishing(vanished, failed)
     if not own:
         return left_early(scene, ends) or _first_of_doubtful(snapshot, failed) or _echoes_only(failed)
     return _crashed(snapshot, (by_themselves or told_to_end)[0], failed, by_themselves)
 
 
-def _vanished(scene: Scene) -> tuple[int, ...]:
-    """Ranks that are gone without a word of their shim: it was killed with them, since it tells every other end."""
-    return tuple(rank for rank, wait in scene.waits.items() if scene.samples[rank].exit_status is None and wait.kind is WaitKind.GONE)
+def _not_told(scene: Scene, failed: list[End]) -> tuple[int, ...]:
+    """Ranks that are gone without a word of their shim: killed with it, or not told yet. Whoever raised has told why it goes."""
+    known = {end.rank for end in failed} | {rank for rank, sample in scene.samples.items() if _raised(sample)}
+    return tuple(
+        rank
+        for rank, wait in scene.waits.items()
+        if wait.kind is WaitKind.GONE and scene.samples[rank].exit_status is None and rank not in known
+    )
+
+
+def _raised(sample: RankSample) -> bool:
+    return isinstance(sample.marks, Marks) and sample.marks.raised_at_mono_s is not None
 
 
 def _vanishing(gone: tuple[int, ...], failed: list[End]) -> Diagnosis:
