@@ -125,6 +125,15 @@ def test_an_exit_code_without_a_traceback_is_unknown_but_the_rank_is_named():
     assert "last line" not in silent.sentence
 
 
+def test_an_exception_of_any_name_is_told():
+    found = crash(waiting(0), ended(1, 1, 0.0, *OWN[:2], "CorruptShard: shard-00010.tar: bad magic"))
+    assert (found.cause, found.sentence) == (
+        "user_exception",
+        "rank 1 raised CorruptShard: shard-00010.tar: bad magic in forward (model.py:41)",
+    )
+    assert "the traceback in its log has no last line" in crash(waiting(0), ended(1, 1, 0.0, *OWN[:2])).reasons_for
+
+
 def test_where_all_ranks_failed_alike_nobody_is_named_and_nobody_ended_of_another():
     found = crash(*(ended(rank, 3, 0.01 * rank) for rank in (2, 0, 1, 3)))
     assert (found.cause, found.culprit_ranks, found.victim_ranks, found.certainty) == ("unknown", None, (), Certainty.PROVED)

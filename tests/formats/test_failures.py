@@ -136,6 +136,32 @@ def test_lines_that_torchrun_has_marked_are_read():
     assert (found.exception, found.place) == ("KeyError", "f (a.py:3)")
 
 
+@pytest.mark.parametrize(
+    ("last", "exception", "message"),
+    [
+        ("CorruptShard: shard-00010.tar: bad magic", "CorruptShard", "shard-00010.tar: bad magic"),
+        ("queue.Empty", "queue.Empty", ""),
+        ("_queue.Empty", "_queue.Empty", ""),
+        ("zipfile.BadZipFile: File is not a zip file", "zipfile.BadZipFile", "File is not a zip file"),
+        ("subprocess.TimeoutExpired: Command 'x' timed out", "subprocess.TimeoutExpired", "Command 'x' timed out"),
+        ("concurrent.futures.process.BrokenProcessPool: A process", "concurrent.futures.process.BrokenProcessPool", "A process"),
+        ("zlib.error: Error -3 while decompressing data", "zlib.error", "Error -3 while decompressing data"),
+        ("main.<locals>.Late: 7", "main.<locals>.Late", "7"),
+    ],
+)
+@pytest.mark.parametrize("prefix", ["", "[rank2]: ", "[default2]:[rank2]: ", "[default2]:"])
+def test_an_exception_may_have_any_name(last, exception, message, prefix):
+    lines = (*OWN[1:5], '    raise CorruptShard(f"{name}: bad magic")', "          ^^^^^^^^^^^", last)
+    found = last_failure(("step 12: fine", *(f"{prefix}{line}" for line in lines), "done: nothing"))
+    assert (found.exception, found.message, found.place) == (exception, message, "forward (model.py:41)")
+
+
+def test_a_line_of_the_log_between_a_traceback_and_its_end_is_no_exception():
+    assert last_failure((*OWN[1:5], "WARNING: retrying", OWN[-1])).exception == "ValueError"
+    assert last_failure((*OWN[1:5], "step 12/120 loss 0.016", "Loss: 0.2", OWN[-1])).exception == "ValueError"
+    assert last_failure((*OWN[1:5], "loss: 0.2", OWN[-1])).exception == "ValueError"
+
+
 def test_a_script_that_does_not_parse_has_a_place_and_no_traceback():
     """As Python 3.11 prints it of the script that it was given."""
     found = last_failure(('  File "/home/u/train.py", line 2', "    def f(:", "          ^", "SyntaxError: invalid syntax"))

@@ -56,7 +56,8 @@ def cause_of(snapshot: Snapshot, end: End) -> Cause:
     shown = last if len(last) <= _LINE_MOST else f"{last[:_LINE_MOST]}…"
     said = f" (the last line of its log: {shown})" if shown else ""
     advice = f"Read the end of rank {end.rank}'s log"
-    return "unknown", f"ended with exit code {end.status}{said}", ("its log holds no traceback",), (advice,)
+    seen = "the traceback in its log has no last line" if end.failure.place else "its log holds no traceback"
+    return "unknown", f"ended with exit code {end.status}{said}", (seen,), (advice,)
 
 
 # By torch's words for the signal (strsignal).

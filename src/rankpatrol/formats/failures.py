@@ -42,6 +42,10 @@ SIZES_DISAGREE = re.compile(r"enforce fail at .*gloo.*op\.preamble\.length <= op
 _WHOSE = r"^(?:\[\w+\]:)*\s*"
 # The last line of a Python traceback: a class name, perhaps dotted, and perhaps a message.
 _RAISED = re.compile(_WHOSE + r"((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Warning|Iteration|Fault))(?::\s?(.*))?$")
+# Right below a traceback's frames it is whatever stands there without indentation: classes may have any name.
+_LEVELS = r"(?:DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b"
+_BELOW_FRAMES = re.compile(rf"^(?:\[\w+\]:)* ?(?!{_LEVELS})([A-Z]\w*|[A-Za-z_]\w*(?:\.(?:\w+|<locals>))+)(?::(?:\s(.*))?)?$")
+_INDENTED = re.compile(r"^(?:\[\w+\]:)* ?(?:\s|$)")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
 # Where a file does not even parse, its line comes last and without a function; where the script itself does not, no traceback comes before.
 _FRAME = re.compile(_WHOSE + r'File "([^"]+)", line (\d+)(?:, in (\S+))?')
@@ -107,12 +111,14 @@ def _raised(lines: tuple[str, ...]) -> _Raised | None:
         starts = [at - 1 for at, line in enumerate(lines) if _FRAME.match(line)]
     if not starts:
         return None
-    seen = _Raised(None, "", None, "", "")
+    seen, below = _Raised(None, "", None, "", ""), False
     for line in lines[starts[-1] + 1 :]:
         if frame := _FRAME.match(line):
-            seen = seen._replace(file=frame[1], line=frame[2], function=frame[3] or "<module>")
-        elif ended := _RAISED.match(line):
+            seen, below = seen._replace(file=frame[1], line=frame[2], function=frame[3] or "<module>"), True
+        elif ended := _RAISED.match(line) or (_BELOW_FRAMES.match(line) if below else None):
             return seen._replace(exception=ended[1], message=(ended[2] or "").strip())
+        else:
+            below = below and _INDENTED.match(line) is not None
     return seen
 
 
