@@ -99,6 +99,11 @@ def test_an_exception_after_which_it_ends_well_all_the_same_is_no_failure():
     assert crash(raised(0, -4.0, *OWN, status=0), ended(1, 0, 0.0), ended(2, 0, 0.0)) is None
 
 
+def test_ranks_that_ended_well_are_no_victims_of_a_raise():
+    found = crash(waiting(0), ended(1, 0, 0.0), raised(2, -4.0, *OWN), raised(3, -4.0, *OWN, status=0))
+    assert (found.culprit_ranks, found.victim_ranks) == ((2,), (0,))
+
+
 @pytest.mark.parametrize(("status", "cause"), [(-9, "sigkill"), (-11, "sigsegv"), (-6, "sigabrt")])
 def test_signals_are_told_apart(status, cause):
     found = crash(ended(0, 1, 0.3, *CLOSED), ended(1, status, 0.0))

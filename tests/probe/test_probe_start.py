@@ -22,6 +22,7 @@ site = sys.modules.get("sitecustomize")
 print(json.dumps([dict(os.environ), sys.path, site and site.__file__, sorted(name for name in sys.modules if "probe" in name)]))
 """
 OLD_PYTHONS = sorted(Path("~/.pyenv/versions").expanduser().glob("3.*/bin/python3"), key=lambda path: int(path.parts[-3].split(".")[1]))
+ABLE_PYTHONS = [str(path) for path in OLD_PYTHONS if int(path.parts[-3].split(".")[1]) >= 8]
 
 
 def users_site(folder: Path, code: str) -> str:
@@ -60,8 +61,7 @@ def test_what_the_users_sitecustomize_raises_is_told_as_without_us(tmp_path: Pat
 
 @pytest.mark.skipif(not OLD_PYTHONS, reason="no other Pythons here")
 def test_the_oldest_and_the_newest_python_here_load_it(tmp_path: Path) -> None:
-    able = [str(path) for path in OLD_PYTHONS if int(path.parts[-3].split(".")[1]) >= 8]
-    for python in {able[0], able[-1]}:
+    for python in {ABLE_PYTHONS[0], ABLE_PYTHONS[-1]}:
         with ranked(["-W", "error", "-c", TELL], tmp_path, python=python) as rank:
             assert rank.end()[1] == ""
             assert rank.seen().steps == 0
@@ -216,6 +216,47 @@ def test_a_program_that_ends_without_one_marks_none(tmp_path: Path, end: str) ->
     with ranked(["-c", GOES_DOWN_SLOWLY + end], tmp_path) as rank:
         assert rank.says() == "going down"
         assert rank.seen().raised_at_mono_s is None
+        rank.go_on()
+
+
+def test_an_exception_of_a_module_that_is_run_is_marked(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(GOES_DOWN_SLOWLY + "def main():\n    raise ValueError\nmain()\n")
+    with ranked(["-m", "train"], tmp_path, env=plain_environment(PYTHONPATH=str(tmp_path))) as rank:
+        assert rank.says() == "going down"
+        assert rank.seen().raised_at_mono_s is not None
+        rank.go_on()
+
+
+CONSOLE = "import code; code.InteractiveInterpreter({}).runsource('1/0')\n"
+HANDLED = (
+    CONSOLE,
+    "import code; code.InteractiveInterpreter(globals()).runsource('1/0')\n",
+    "import code; code.InteractiveConsole(globals()).push('1/0')\n",
+    "import code; code.InteractiveInterpreter().runsource('1/')\n",
+    """
+def run_cell():
+    try:
+        1 / 0
+    except ZeroDivisionError:
+        sys.last_type, sys.last_value, sys.last_traceback = sys.exc_info()
+run_cell()
+""",
+)
+
+
+@pytest.mark.parametrize("handled", HANDLED)
+@pytest.mark.parametrize("python", [sys.executable, *ABLE_PYTHONS])
+def test_an_exception_that_an_interpreter_within_the_program_has_handled_is_not_marked(tmp_path: Path, handled: str, python: str) -> None:
+    with ranked(["-c", GOES_DOWN_SLOWLY + handled], tmp_path, python=python) as rank:
+        assert rank.says() == "going down"
+        assert rank.seen().raised_at_mono_s is None
+        rank.go_on()
+
+
+def test_one_that_ends_the_program_after_that_is_marked(tmp_path: Path) -> None:
+    with ranked(["-c", GOES_DOWN_SLOWLY + CONSOLE + "raise ValueError"], tmp_path) as rank:
+        assert rank.says() == "going down"
+        assert rank.seen().raised_at_mono_s is not None
         rank.go_on()
 
 

@@ -83,7 +83,8 @@ class Eyes:
         return (*own, *self._light_elsewhere())
 
     def lightly(self) -> Snapshot:
-        """The last light round as a snapshot: processes, marks and logs, no stacks."""
+        """The last light round as a snapshot: processes, exits, marks and logs, no stacks."""
+        exits = self.attempt.exit_statuses() if self.attempt else {}
         return Snapshot(
             job=self._job,
             attempt=self.attempt.number if self.attempt else 0,
@@ -93,6 +94,7 @@ class Eyes:
             ranks=tuple(
                 msgspec.structs.replace(
                     sample_of(place, self.processes.get(place.rank, _NOT_SEEN)),
+                    exit_status=exits.get(place.rank),
                     log=self.logs.get(place.rank, _NOT_SEEN),
                     marks=self.marks.get(place.rank, _NOT_SEEN),
                 )

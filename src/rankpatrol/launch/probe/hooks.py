@@ -12,7 +12,7 @@ from .wrapping import follow, quietly, wrap
 TYPE_CHECKING = False  # typing is not imported into a user's interpreter for our sake
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType
+    from types import ModuleType, TracebackType
     from typing import Any
 
     from .sheet import Sheet
@@ -48,8 +48,13 @@ class Hooks:
         }
 
     def note_exception(self) -> None:
-        """At exit: Python keeps in sys.last_type what it has printed as unhandled, whoever's excepthook that was. Ctrl-C is no failure."""
-        if self.is_rank and issubclass(getattr(sys, "last_type", SystemExit), Exception):
+        """At exit: Python keeps in sys.last_type what it has printed as unhandled, whoever's excepthook that was. Ctrl-C is no failure.
+
+        Interpreters within a program (code, IPython) and C's PyErr_Print keep there what they have handled: only what has left the program
+        itself has ended it.
+        """
+        raised = issubclass(getattr(sys, "last_type", SystemExit), Exception)
+        if self.is_rank and raised and _left_the_program(getattr(sys, "last_traceback", None)):
             self._sheet.raises()
 
     def _at_torch(self, torch: ModuleType) -> None:
@@ -117,6 +122,18 @@ class Hooks:
         socket, self._socket = self._socket, ""
         if socket and self.is_rank and serve(socket):
             self._sheet.flag(layout.SERVES)
+
+
+def _left_the_program(traceback: TracebackType | None) -> bool:
+    """True where it begins at the top level of the program, below runpy's own frames (python -m)."""
+    while traceback is not None and traceback.tb_frame.f_globals.get("__name__") == "runpy":
+        traceback = traceback.tb_next
+    if traceback is None or hasattr(sys, "ps1"):
+        return False
+    frame = traceback.tb_frame
+    # Since 3.13 a console leaves its own frames out, and may run in the program's own names.
+    typed = frame.f_code.co_filename in {"<input>", "<console>"}
+    return frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") == "__main__" and not typed
 
 
 def step_hook(sheet: Sheet, torch: ModuleType) -> Callable[..., None]:
