@@ -110,6 +110,36 @@ def test_signals_are_told_apart(status, cause):
     assert (found.cause, found.culprit_ranks, found.certainty) == (cause, (1,), Certainty.PROVED)
 
 
+@pytest.mark.parametrize(("status", "name"), [(-10, "SIGUSR1"), (-12, "SIGUSR2"), (-13, "SIGPIPE"), (-24, "SIGXCPU"), (-25, "SIGXFSZ")])
+def test_signals_are_told_by_name(status, name):
+    found = crash(waiting(0), ended(1, status, 0.0, "step 9"))
+    assert (found.cause, found.sentence) == ("unknown", f"rank 1 died of {name}")
+    assert "the last line of its log: step 9" in found.reasons_for
+    assert crash(waiting(0), ended(1, -70, 0.0)).sentence == "rank 1 died of signal 70"
+
+
+def test_the_words_of_an_abort_are_quoted():
+    words = ("terminate called after throwing an instance of 'std::runtime_error'", "  what():  cache index corrupt")
+    found = crash(waiting(0), ended(1, -6, 0.0, *words))
+    assert found.cause == "sigabrt"
+    assert found.sentence == (
+        "rank 1 died of SIGABRT: terminate called after throwing an instance of 'std::runtime_error' what(): cache index corrupt"
+    )
+
+
+def test_the_users_line_in_faulthandlers_words_is_the_place():
+    frames = (
+        "Fatal Python error: Segmentation fault",
+        "Current thread 0x00007fc041611b80 (most recent call first):",
+        '  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at',
+        '  File "/home/u/train.py", line 10 in kernel',
+    )
+    found = crash(waiting(0), ended(1, -11, 0.0, *frames))
+    assert (found.cause, found.place) == ("sigsegv", "kernel (train.py:10)")
+    assert found.sentence == "rank 1 died of SIGSEGV in kernel (train.py:10): Fatal Python error: Segmentation fault"
+    assert crash(waiting(0), ended(1, -9, 0.0, *frames)).place is None
+
+
 def test_a_kill_for_want_of_memory_is_the_kernels_word():
     line = "Out of memory: Killed process 101 (python3) total-vm:9000kB"
     assert crash(waiting(0), ended(1, -9, 0.0), kills=KernelKills({101: line})).cause == "host_oom_kill"
@@ -259,7 +289,8 @@ def lost_loader(how):
 def test_a_rank_whose_loader_process_died_is_the_first_cause(how, cause):
     found = crash(ended(0, 1, 0.0, *CLOSED), ended(1, 1, 0.2, *CLOSED), ended(2, 1, 3.0, *lost_loader(how)), waiting(3))
     assert (found.cause, found.culprit_ranks, found.victim_ranks) == (cause, (2,), (0, 1, 3))
-    assert found.sentence.startswith("rank 2 lost ")
+    assert found.sentence.startswith("rank 2 lost a loader process, which ")
+    assert found.failure in found.sentence
     assert found.place is None
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rankpatrol.formats.failures import LoaderDeath, last_failure
+from rankpatrol.formats.failures import LoaderDeath, fatal_words, last_failure
 
 OWN = (
     "step 12/120 loss 0.016 (0.20 s)",
@@ -183,3 +183,47 @@ def test_a_module_that_does_not_parse_is_the_place_and_not_its_import():
 def test_a_log_without_a_traceback_says_nothing():
     found = last_failure(("step 1", "step 2"))
     assert (found.exception, found.place, found.echo) == (None, None, False)
+
+
+FAULT = (
+    "step 9 loss 0.046",
+    "Fatal Python error: Segmentation fault",
+    "",
+    "Thread 0x00007fc041611b79 (most recent call first):",
+    '  File "/usr/lib/python3.11/threading.py", line 320 in wait',
+    "",
+    "Current thread 0x00007fc041611b80 (most recent call first):",
+    '  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at',
+    '  File "/home/u/train.py", line 10 in kernel',
+    '  File "/home/u/train.py", line 28 in <module>',
+    "",
+    "Extension modules: numpy._core._multiarray_umath, torch._C (total: 2)",
+)
+
+
+@pytest.mark.parametrize("prefix", ["", "[default2]:"])
+def test_what_faulthandler_wrote_of_a_signal_is_read(prefix):
+    found = fatal_words(tuple(prefix + line for line in FAULT))
+    assert found.words == "Fatal Python error: Segmentation fault"
+    assert [(frame.name, frame.line) for frame in found.frames] == [("string_at", 519), ("kernel", 10), ("<module>", 28)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (
+            ("terminate called after throwing an instance of 'std::runtime_error'", "  what():  cache index corrupt"),
+            "terminate called after throwing an instance of 'std::runtime_error' what(): cache index corrupt",
+        ),
+        (("terminate called without an active exception",), "terminate called without an active exception"),
+        (("python3: kernel.cpp:12: void f(): Assertion `n > 0' failed.",), "python3: kernel.cpp:12: void f(): Assertion `n > 0' failed."),
+        (("*** buffer overflow detected ***: terminated",), "*** buffer overflow detected ***: terminated"),
+        (("free(): double free detected in tcache 2",), "free(): double free detected in tcache 2"),
+    ],
+)
+def test_what_was_said_before_an_abort_is_read(lines, words):
+    assert fatal_words(("step 9", *lines, "")).words == words
+
+
+def test_a_log_without_such_words_has_none():
+    assert fatal_words(("step 1", "free GPU memory: 3 GB", "corrupted sample 7 left out", "loss 0.2")) is None

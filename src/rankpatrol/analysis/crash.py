@@ -99,7 +99,7 @@ def _crashed(snapshot: Snapshot, first: End, failed: list[End], own: list[End]) 
         ),
         suggested=suggested,
         not_to_be_ended=ENDS_BY_ITSELF,
-        place=first.failure.place,
+        place=first.place(),
         failure=phrase,
     )
 

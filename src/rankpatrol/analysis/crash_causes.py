@@ -1,15 +1,13 @@
 """Of what the first rank to fail has failed."""
 
 import re
+import signal
 
 from rankpatrol.analysis.ends import End, end_of
 from rankpatrol.core.records import Missing
 from rankpatrol.core.snapshot import Snapshot
 from rankpatrol.formats.failures import LoaderDeath
 
-_SIGNALS = {
-    1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"
-}  # fmt: skip
 _BY_SIGNAL = {6: "sigabrt", 11: "sigsegv"}
 _SHARED_MEMORY = re.compile(
     # torch names its shared memory /torch_PID_…; the room that is missing there is not the disk's.
@@ -53,8 +51,7 @@ def cause_of(snapshot: Snapshot, end: End) -> Cause:
         phrase = f"raised {end.failure.exception}{message}{_at(end)}"
         return "user_exception", phrase, ("its log ends with that traceback",), ()
     last = end.last_line()
-    shown = last if len(last) <= _LINE_MOST else f"{last[:_LINE_MOST]}…"
-    said = f" (the last line of its log: {shown})" if shown else ""
+    said = f" (the last line of its log: {_shortly(last)})" if last else ""
     advice = f"Read the end of rank {end.rank}'s log"
     seen = "the traceback in its log has no last line" if end.failure.place else "its log holds no traceback"
     return "unknown", f"ended with exit code {end.status}{said}", (seen,), (advice,)
@@ -75,14 +72,20 @@ _LOADER_ADVICE = {
 
 def _loader_died(snapshot: Snapshot, loader: LoaderDeath) -> Cause:
     """The line of Python above it is where the news arrived, not the place of the fault."""
-    name = "a loader process" if loader.pid is None else f"loader process {loader.pid}"
+    named = "" if loader.pid is None else f" (process {loader.pid})"
     if not isinstance(snapshot.kills, Missing) and loader.pid in snapshot.kills.lines:
         advice = ("Give the job more host memory, fewer loader processes, or a smaller prefetch_factor",)
-        return "data_worker_killed_oom", f"lost {name} to the kernel, for want of memory", (snapshot.kills.lines[loader.pid],), advice
+        return (
+            "data_worker_killed_oom",
+            "lost a loader process to the kernel, for want of memory",
+            (snapshot.kills.lines[loader.pid],),
+            advice,
+        )
     how = "exited unexpectedly" if loader.signal is None else f"was killed by a signal: {loader.signal}"
     cause = _BY_LOADERS_SIGNAL.get(loader.signal or "", "unknown")
     advice = (_LOADER_ADVICE.get(cause, "Run with num_workers=0 and python -X faulthandler to see where"),)
-    return cause, f"lost {name}, which {how}", ("its log ends with torch's word on that",), advice
+    sender = (_unseen_sender(snapshot),) if cause == "sigkill" else ()
+    return cause, f"lost a loader process, which {how}", (f"its log ends with torch's word on that{named}", *sender), advice
 
 
 def may_be_a_full_disk(snapshot: Snapshot) -> bool:
@@ -99,12 +102,12 @@ def _full(snapshot: Snapshot) -> str | None:
 
 
 def _at(end: End) -> str:
-    return f" in {end.failure.place}" if end.failure.place else ""
+    place = end.place()
+    return f" in {place}" if place else ""
 
 
 def _signalled(snapshot: Snapshot, end: End) -> Cause:
     number = -end.status
-    name = _SIGNALS.get(number, f"signal {number}")
     pid = next(sample.pid for sample in snapshot.ranks if sample.rank == end.rank)
     if number == 9 and not isinstance(snapshot.kills, Missing) and pid in snapshot.kills.lines:
         return (
@@ -114,6 +117,30 @@ def _signalled(snapshot: Snapshot, end: End) -> Cause:
             ("Give the job more host memory",),
         )
     if number == 9:
-        seen = "its log may not be read" if isinstance(snapshot.kills, Missing) else "its log names no such kill"
-        return "sigkill", "was killed (SIGKILL)", (f"who sent it is not seen; as to the kernel, {seen}",), ()
-    return _BY_SIGNAL.get(number, "unknown"), f"died of {name}", ("its exit status says so",), ()
+        return "sigkill", "was killed (SIGKILL)", (_unseen_sender(snapshot),), ()
+    fatal, last = end.fatal(), end.last_line()
+    told = f": {_shortly(fatal.words)}" if fatal else ""
+    quoted = (f"the last line of its log: {_shortly(last)}",) if last and not fatal else ()
+    reasons = ("its exit status says so", *quoted)
+    return _BY_SIGNAL.get(number, "unknown"), f"died of {_name(number)}{_at_fatal(end)}{told}", reasons, ()
+
+
+def _unseen_sender(snapshot: Snapshot) -> str:
+    seen = "its log may not be read" if isinstance(snapshot.kills, Missing) else "its log names no such kill"
+    return f"who sent it is not seen; as to the kernel, {seen}"
+
+
+def _at_fatal(end: End) -> str:
+    fatal = end.fatal()
+    return _at(end) if fatal and fatal.frames else ""
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _shortly(words: str) -> str:
+    return words if len(words) <= _LINE_MOST else f"{words[:_LINE_MOST]}…"

@@ -2,13 +2,18 @@
 
 import re
 
+from rankpatrol.analysis.frames import is_users, say_frame
 from rankpatrol.core.records import Record
 from rankpatrol.core.snapshot import LogSample, Marks, RankSample, Snapshot
-from rankpatrol.formats.failures import Failure, last_failure
+from rankpatrol.formats.failures import Failure, FatalWords, fatal_words, last_failure
 
 # torchrun ends the others and starts the next attempt within a second of the first failure.
 ENDS_BY_ITSELF = "the launcher sees the exit, and ends and restarts the job itself"
 SIGTERM = -15
+# Whoever is told to end, or killed, has written no such words: they are of a process before it.
+_WITHOUT_WORDS = frozenset({-1, -2, -9, SIGTERM})
+# faulthandler writes up to a hundred frames of each of up to a hundred threads; those of a training are few.
+_LAST_WORDS = 400
 # A traceback is in its rank's pipe before the mark, and in its log 0.1 to 0.2 s after it; on a starved machine later.
 _ON_ITS_WAY_S = 1.0
 _RAISED = 1  # what Python makes of an exception that nobody handles
@@ -41,6 +46,17 @@ class End(Record, frozen=True, kw_only=True):
         if self.failure.loader is not None and other.failure.loader is not None:
             return self.failure.loader.signal == other.failure.loader.signal
         return (self.failure.exception, self.failure.place) == (other.failure.exception, other.failure.place)
+
+    def fatal(self) -> FatalWords | None:
+        """What it said when a signal killed it."""
+        return fatal_words(self.tail[-_LAST_WORDS:]) if self.status < 0 and self.status not in _WITHOUT_WORDS else None
+
+    def place(self) -> str | None:
+        """The line of code that it failed in."""
+        fatal = self.fatal()
+        if fatal is None or not fatal.frames:
+            return self.failure.place
+        return say_frame(next((frame for frame in fatal.frames if is_users(frame)), fatal.frames[0]))
 
     def last_line(self) -> str:
         """The last words of its log."""

@@ -4,9 +4,11 @@ Texts of gloo, NCCL and torchelastic as measured on torch 1.13 to 2.13; line num
 """
 
 import re
+from itertools import takewhile
 from typing import NamedTuple
 
 from rankpatrol.core.records import Record
+from rankpatrol.core.snapshot import Frame
 
 # What a rank prints when another one is gone or silent: never a first cause.
 ECHOES = (
@@ -46,6 +48,14 @@ _RAISED = re.compile(_WHOSE + r"((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|
 _LEVELS = r"(?:DEBUG|INFO|NOTICE|WARN|WARNING|ERROR|CRITICAL|FATAL)\b"
 _BELOW_FRAMES = re.compile(rf"^(?:\[\w+\]:)* ?(?!{_LEVELS})([A-Z]\w*|[A-Za-z_]\w*(?:\.(?:\w+|<locals>))+)(?::(?:\s(.*))?)?$")
 _INDENTED = re.compile(r"^(?:\[\w+\]:)* ?(?:\s|$)")
+# faulthandler, at a signal that kills: "Fatal Python error: …", then the thread it came to, innermost frame first.
+_FATAL = re.compile(_WHOSE + r"(Fatal Python error: .+)$")
+_FATAL_THREAD = re.compile(_WHOSE + r"Current thread 0x[0-9a-fA-F]+.*\(most recent call first\):")
+_FATAL_FRAME = re.compile(_WHOSE + r'File "([^"]+)", line (\d+) in (.+)$')
+# What the C++ library and glibc say before they abort.
+_GLIBC = r"(?:free|malloc\w*|realloc|munmap_chunk|_int_\w+)\(\): .+|corrupted (?:size vs\.|double-linked).*|\*\*\* .+ \*\*\*.*"
+_ABORTS = re.compile(_WHOSE + rf"(terminate called .+|.+: Assertion .+ failed\.?|{_GLIBC})$")
+_WHAT = re.compile(_WHOSE + r"(what\(\): .*)$")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):")
 # Where a file does not even parse, its line comes last and without a function; where the script itself does not, no traceback comes before.
 _FRAME = re.compile(_WHOSE + r'File "([^"]+)", line (\d+)(?:, in (\S+))?')
@@ -93,6 +103,32 @@ def last_failure(lines: tuple[str, ...]) -> Failure:
         transport=_from_transport(raised),
         loader=loader,
     )
+
+
+class FatalWords(Record, frozen=True, kw_only=True):
+    """What a process said when a signal killed it: the words for it, and its Python frames, innermost first."""
+
+    words: str
+    frames: tuple[Frame, ...] = ()
+
+
+def fatal_words(lines: tuple[str, ...]) -> FatalWords | None:
+    """The last words of faulthandler, of the C++ library or of glibc; None where none of them spoke."""
+    for at in range(len(lines) - 1, -1, -1):
+        if seen := _FATAL.match(lines[at]):
+            return FatalWords(words=seen[1].strip(), frames=_fatal_frames(lines[at + 1 :]))
+        if seen := _ABORTS.match(lines[at]):
+            what = _WHAT.match(lines[at + 1]) if at + 1 < len(lines) else None
+            return FatalWords(words=" ".join((seen[1] + (f" {what[1]}" if what else "")).split()))
+    return None
+
+
+def _fatal_frames(lines: tuple[str, ...]) -> tuple[Frame, ...]:
+    starts = [at for at, line in enumerate(lines) if _FATAL_THREAD.match(line)]
+    if not starts:
+        return ()
+    seen = (_FATAL_FRAME.match(line) for line in lines[starts[0] + 1 :])
+    return tuple(Frame(frame[3], frame[1], int(frame[2])) for frame in takewhile(bool, seen) if frame)
 
 
 class _Raised(NamedTuple):
