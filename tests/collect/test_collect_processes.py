@@ -110,6 +110,17 @@ def test_a_computing_process_is_running_and_gathers_ticks() -> None:
         assert wait_for(computed).state == "R"
 
 
+def test_the_cpu_of_children_is_counted_once_they_were_waited_for() -> None:
+    code = """
+import subprocess
+subprocess.run([sys.executable, "-c", "import time\\nwhile time.process_time() < 0.3: pass"])
+ready(); time.sleep(600)
+"""
+    with started(code) as pid:
+        sample = look(pid)
+    assert sample.children_ticks >= 29
+
+
 def test_ticks_of_other_threads_are_not_the_main_threads() -> None:
     code = "def burn():\n  while True: pass\nthreading.Thread(target=burn, daemon=True).start(); ready(); threading.Event().wait()"
     with started(code) as pid:

@@ -21,8 +21,9 @@ def diagnose_left_behind(scene: Scene, explain: Callable[[int], Cause | None]) -
     if len(seen) < len(left) or any(scene.waits[rank].kind is WaitKind.GONE for rank in left):
         return None
     working = [cause for cause in seen if cause.verdict == "benign_wait"]
-    if any(cause.verdict == "undetermined" for cause in seen) and not working:
-        return None
+    unknown = [cause for cause in seen if cause.verdict == "undetermined"]
+    if unknown and not working:
+        return _undetermined(ended, unknown)
     leading = working or seen
     phrases = "; ".join(cause.phrase for cause in leading)
     certain = all(cause.lines >= 2 for cause in leading) and all(scene.waits[rank].by_stack for rank in left)
@@ -40,4 +41,15 @@ def diagnose_left_behind(scene: Scene, explain: Callable[[int], Cause | None]) -
         not_to_be_ended=next((cause.not_to_be_ended for cause in seen if cause.not_to_be_ended), None),
         process=leading[0].process.id if leading[0].process else None,
         quiet_since_mono_s=leading[0].quiet_since_mono_s if len(leading) == 1 else None,
+    )
+
+
+def _undetermined(ended: tuple[int, ...], unknown: list[Cause]) -> Diagnosis:
+    return Diagnosis(
+        verdict="undetermined",
+        cause="unknown",
+        awaited_ranks=tuple(cause.rank for cause in unknown),
+        sentence=f"{say_ranks(ended)} ended well, and {'; '.join(cause.phrase for cause in unknown)}",
+        reasons_against=tuple(reason for cause in unknown for reason in cause.reasons_against),
+        phase="teardown",
     )

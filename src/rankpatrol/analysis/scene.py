@@ -2,6 +2,7 @@
 
 from functools import cached_property
 
+from rankpatrol.analysis.children import ChildrenCpu, children_cpu
 from rankpatrol.analysis.frames import is_inside
 from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.waits import Wait, classify, main_thread, pending_of, with_recording
@@ -87,7 +88,12 @@ class Scene:
         own = [f"rank {rank} {each}" for each in self.effort_of(rank).done]
         for child in self.samples[rank].descendants:
             own += [f"its child {child.id.pid} ({child.name}) {each}" for each in self.effort_of(rank, child.id.pid).done]
-        return tuple(own)
+        cpu = self.children_cpu(rank)
+        return (*own, *(f"rank {rank} {each}" for each in cpu.come_and_go())) if cpu is not None else tuple(own)
+
+    def children_cpu(self, rank: int) -> ChildrenCpu | None:
+        """What all processes below a rank used of the CPU lately."""
+        return children_cpu(self._by_rank, rank)
 
 
 def say_ranks(ranks: tuple[int, ...]) -> str:

@@ -25,12 +25,14 @@ _HOLDS_RATIO = 0.8
 class Effort(Record, frozen=True, kw_only=True):
     """What was seen of one process. `spins`: it burns CPU in the same few lines and got nothing done in all looks; None: not known yet.
 
-    `since_mono_s` is the first of these looks (Snapshot.at_mono_s).
+    `keeps_lock`: its main thread holds the interpreter's lock in all of them, or nearly. `since_mono_s` is the first of these looks
+    (Snapshot.at_mono_s).
     """
 
     done: tuple[str, ...] = ()
     busy: bool = False
     spins: bool | None = None
+    keeps_lock: bool = False
     since_mono_s: float | None = None
 
 
@@ -40,6 +42,10 @@ class Looks:
     def __init__(self, history: tuple[Snapshot, ...]) -> None:
         self._looks = tuple((snapshot, {sample.rank: sample for sample in reversed(snapshot.ranks)}) for snapshot in history)
         self._addresses: dict[int, frozenset[str]] = {}
+
+    def samples(self, rank: int) -> list[tuple[Snapshot, RankSample]]:
+        """One rank, in each look in which it was seen."""
+        return [(snapshot, ranks[rank]) for snapshot, ranks in self._looks if rank in ranks]
 
     def seen(self, rank: int, pid: int) -> "list[_Seen]":
         """One process of one rank, in each look in which it was seen."""
@@ -69,9 +75,10 @@ def effort(looks: Looks, rank: int, pid: int) -> Effort:
     if busy and (moved or touches):
         done.append(f"computes ({ticks * 10} ms of CPU, {'its frames change' if moved else 'it touches new memory'})")
     ever = done or _got_done(looks, seen[0], after)
-    tells = busy and len(leaves) >= _LOOKS_TO_TELL_A_SPIN and _holds_the_interpreter(seen)
+    keeps_lock = _holds_the_interpreter(seen)
+    tells = busy and len(leaves) >= _LOOKS_TO_TELL_A_SPIN and keeps_lock
     spins = not ever if tells else None
-    return Effort(done=tuple(done), busy=busy, spins=spins, since_mono_s=seen[0].snapshot.at_mono_s)
+    return Effort(done=tuple(done), busy=busy, spins=spins, keeps_lock=keeps_lock, since_mono_s=seen[0].snapshot.at_mono_s)
 
 
 class _Seen(NamedTuple):

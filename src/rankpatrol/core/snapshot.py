@@ -52,7 +52,10 @@ class SocketBytes(Record, frozen=True, kw_only=True):
 
 
 class ProcessSample(Record, frozen=True, tag="process", kw_only=True):
-    """One process at one moment, from /proc alone. Switches and `main_thread_ticks` are the main thread's, the rest the whole process's."""
+    """One process at one moment, from /proc alone. Switches and `main_thread_ticks` are the main thread's, the rest the whole process's.
+
+    `children_ticks` is the CPU that its children had used when it waited for their ends, and theirs for theirs.
+    """
 
     id: ProcessId
     parent_pid: int
@@ -73,6 +76,7 @@ class ProcessSample(Record, frozen=True, tag="process", kw_only=True):
     open_files: tuple[OpenFile, ...] | Missing
     thread_names: tuple[str, ...]
     sockets: tuple[SocketBytes, ...] | Missing = Missing("connections were not looked at in this round")
+    children_ticks: int = 0
 
 
 class Frame(Record, frozen=True):

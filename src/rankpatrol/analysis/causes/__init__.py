@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from rankpatrol.analysis.causes import below, blocked, loader, spin, stopped, storage, working
+from rankpatrol.analysis.causes import below, blocked, children, loader, spin, stopped, storage, working
 from rankpatrol.analysis.scene import Cause, Scene
 
 Explain = Callable[[Scene, int], Cause | None]
@@ -12,6 +12,7 @@ Registry = tuple[Explain, ...]
 REGISTRY: Registry = (
     stopped.explain,
     working.explain,
+    children.explain,
     loader.explain,
     storage.explain,
     below.explain,

@@ -17,7 +17,7 @@ def explain(scene: Scene, rank: int) -> Cause | None:
     """Speaks where the rank waits for data; names the loader process that holds a sample and does not hand it over."""
     if scene.waits[rank].kind is not WaitKind.DATA:
         return None
-    loaders = [child for child in scene.samples[rank].descendants if _is_loader(scene, rank, child)]
+    loaders = [child for child in scene.samples[rank].descendants if is_loader(scene, rank, child)]
     stuck = [loader for loader in loaders if _holds_a_sample(scene, rank, loader)]
     if not stuck:
         unknown = any(_stack(scene, rank, child) is None for child in scene.samples[rank].descendants)
@@ -25,7 +25,7 @@ def explain(scene: Scene, rank: int) -> Cause | None:
     return _blame(scene, rank, min(stuck, key=_clarity), stuck)
 
 
-def _is_loader(scene: Scene, rank: int, child: ProcessSample) -> bool:
+def is_loader(scene: Scene, rank: int, child: ProcessSample) -> bool:
     """By the name that torch gives it, from 2.5 on; before, by its stack."""
     if LOADER_NAME in child.thread_names or child.name == LOADER_NAME:
         return True
