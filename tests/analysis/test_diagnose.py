@@ -158,9 +158,9 @@ def test_a_busy_child_is_work_of_its_rank():
     assert diagnose((at(0), at(1 << 30))).verdict == "benign_wait"
 
 
-def connected(received_bytes, remote="93.184.216.34:443", peers=()):
+def connected(received_bytes, remote="93.184.216.34:443", peers=(), acked_bytes=0):
     """A rank that waits for its connection, and another that waits for it."""
-    here = SocketBytes(inode=7, local="10.0.0.1:50000", remote=remote, received_bytes=received_bytes)
+    here = SocketBytes(inode=7, local="10.0.0.1:50000", remote=remote, received_bytes=received_bytes, acked_bytes=acked_bytes)
     there = tuple(SocketBytes(inode=8, local=address, remote="10.0.0.1:50000", received_bytes=0) for address in peers)
     downloading = scenes.process(100, call=SystemCall("recvfrom", (3,)), sockets=(here,))
     waiting = msgspec.structs.replace(victim(1), process=msgspec.structs.replace(victim(1).process, sockets=there))
@@ -171,6 +171,22 @@ def test_a_download_that_trickles_is_work():
     found = diagnose((connected(0), connected(300)))
     assert (found.verdict, found.awaited_ranks) == ("benign_wait", (0,))
     assert "received 300 bytes from 93.184.216.34:443" in found.sentence
+
+
+def test_an_upload_is_work():
+    """Found by an attack: a checkpoint went to an object store from memory, at 350 kB/s, and its rank was ended."""
+    found = diagnose((connected(0), connected(0, acked_bytes=350_000)))
+    assert (found.verdict, found.awaited_ranks) == ("benign_wait", (0,))
+    assert "sent 350000 bytes to 93.184.216.34:443" in found.sentence
+
+
+def test_a_heartbeat_that_is_sent_is_no_work():
+    assert diagnose((connected(0), connected(0, acked_bytes=1500))).verdict != "benign_wait"
+
+
+def test_what_is_sent_to_peers_is_no_work():
+    peer = "10.0.0.1:29500"
+    assert diagnose((connected(0, peer, (peer,)), connected(0, peer, (peer,), acked_bytes=350_000))).verdict != "benign_wait"
 
 
 def test_what_peers_send_is_no_work():

@@ -1,5 +1,6 @@
 """What a process got done between two looks. Never CPU alone: whoever spins or waits in a busy loop burns it too."""
 
+from collections import Counter
 from typing import NamedTuple
 
 from rankpatrol.core.records import Missing, Record
@@ -12,6 +13,9 @@ _IO_BYTES = 65536
 _MEMORY_BYTES = 1 << 20
 # An idle connection is silent but for keep-alive probes, which carry no data.
 _NETWORK_BYTES = 64
+# What goes out may be heartbeats or metrics of a background thread, told to whoever listens: an upload is more than that, whatever the time
+# between two looks.
+_SENT_BYTES_PER_S, _SENT_S = 1024, 4.0
 _MINOR_FAULTS = 256
 # A loop of two or three lines shows at most three lines of one function however often one looks: more lines, or another function, is
 # different work. So is a process that touches new memory while it computes: a spinning loop has all it needs.
@@ -129,16 +133,23 @@ def _storage(before: ProcessSample, after: ProcessSample) -> list[str]:
 
 
 def _network(looks: Looks, before: _Seen, after: _Seen) -> list[str]:
-    """What came in from outside of the job, a trickle too. Peers' sockets do not count: NCCL's watchdog asks the store every second."""
+    """What came in from outside of the job, a trickle too, or was taken there.
+
+    Peers' sockets do not count: NCCL's watchdog asks the store every second.
+    """
     if isinstance(before.process.sockets, Missing) or isinstance(after.process.sockets, Missing):
         return []
     peers = looks.own_addresses(after.place)
-    had = {each.inode: each.received_bytes for each in before.process.sockets}
-    received: dict[str, int] = {}
+    had = {each.inode: (each.received_bytes, each.acked_bytes) for each in before.process.sockets}
+    received, sent = Counter[str](), Counter[str]()
     for each in after.process.sockets:
         if each.remote not in peers:
-            received[each.remote] = received.get(each.remote, 0) + each.received_bytes - had.get(each.inode, 0)
-    return [f"received {size} bytes from {remote}" for remote, size in received.items() if size >= _NETWORK_BYTES]
+            received_before, acked_before = had.get(each.inode, (0, 0))
+            received[each.remote] += each.received_bytes - received_before
+            sent[each.remote] += each.acked_bytes - acked_before
+    least_sent = _SENT_BYTES_PER_S * max(_SENT_S, after.snapshot.at_mono_s - before.snapshot.at_mono_s)
+    came = [f"received {size} bytes from {remote}" for remote, size in received.items() if size >= _NETWORK_BYTES]
+    return came + [f"sent {size} bytes to {remote}" for remote, size in sent.items() if size >= least_sent]
 
 
 def _own_addresses(snapshot: Snapshot) -> frozenset[str]:

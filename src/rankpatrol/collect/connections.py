@@ -1,4 +1,4 @@
-"""How many bytes the TCP connections of processes have received: the only trace of a download that trickles."""
+"""How many bytes the TCP connections of processes have received and got rid of: the only trace of a transfer that trickles."""
 
 import socket
 import struct
@@ -19,8 +19,9 @@ _REQUEST = struct.Struct("=BBBxI48x")
 _ROW = struct.Struct("=B3x2s2s16s16s12x16xI")
 _ATTRIBUTE = struct.Struct("=HH")
 _ERROR, _DONE = 2, 3
-# In struct tcp_info (linux/tcp.h): tcpi_retransmits, _unacked, _rtt in us, _total_retrans, and since Linux 4.1 _bytes_received.
-_RETRANSMITS_AT, _UNACKED_AT, _RTT_AT, _REPEATED_AT, _RECEIVED_AT = 2, 24, 68, 100, 128
+# In struct tcp_info (linux/tcp.h): tcpi_retransmits, _unacked, _rtt in us, _total_retrans, and since Linux 4.1 _bytes_acked and
+# _bytes_received.
+_RETRANSMITS_AT, _UNACKED_AT, _RTT_AT, _REPEATED_AT, _ACKED_AT, _RECEIVED_AT = 2, 24, 68, 100, 120, 128
 _ANSWER_S = 0.5
 
 
@@ -89,6 +90,7 @@ def _row(message: memoryview) -> SocketBytes:
         retransmits=number(_RETRANSMITS_AT, "=B"),
         round_trip_s=number(_RTT_AT) / 1e6,
         repeated_segments=number(_REPEATED_AT),
+        acked_bytes=number(_ACKED_AT, "=Q"),
     )
 
 

@@ -37,6 +37,7 @@ class IoCounters(Record, frozen=True, tag="io"):
 class SocketBytes(Record, frozen=True, kw_only=True):
     """One TCP connection of a process and how many bytes of data it has received (TCP_INFO of tcp(7)). Addresses as `host:port`.
 
+    `acked_bytes` is what it sent and the other side's kernel has taken; a socket's buffer full that nobody takes does not count.
     `unacked_segments` were sent and not acknowledged, and the oldest of them was sent again `retransmits` times so far: nobody answers.
     `round_trip_s` is the kernel's smoothed estimate, 0 where it has none; `repeated_segments` counts all that were ever sent again.
     """
@@ -49,6 +50,7 @@ class SocketBytes(Record, frozen=True, kw_only=True):
     retransmits: int = 0
     round_trip_s: float = 0.0
     repeated_segments: int = 0
+    acked_bytes: int = 0
 
 
 class ProcessSample(Record, frozen=True, tag="process", kw_only=True):
