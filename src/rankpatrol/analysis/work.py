@@ -123,11 +123,13 @@ def _leaf(stack: Stack | Missing) -> tuple[str, str, int] | None:
 
 
 def _storage(before: ProcessSample, after: ProcessSample) -> list[str]:
+    """What it moved by calls that returned, or to and from storage: one call for a large array returns when all of it is there."""
     if isinstance(before.io, Missing) or isinstance(after.io, Missing):
         return []
+    first, last = before.io, after.io
     moved = {
-        "read": after.io.read_chars_bytes - before.io.read_chars_bytes,
-        "wrote": after.io.written_chars_bytes - before.io.written_chars_bytes,
+        "read": max(last.read_chars_bytes - first.read_chars_bytes, last.read_storage_bytes - first.read_storage_bytes),
+        "wrote": max(last.written_chars_bytes - first.written_chars_bytes, last.written_storage_bytes - first.written_storage_bytes),
     }
     return [f"{verb} {size} bytes" for verb, size in moved.items() if size >= _IO_BYTES]
 
