@@ -10,6 +10,8 @@ from rankpatrol.core.snapshot import ProcessSample, RankSample, Snapshot, Stack
 _BUSY_TICKS = 10
 # A heartbeat line is a few hundred bytes; what moves a training moves more.
 _IO_BYTES = 65536
+# The same moved in all looks together is work if it still goes on: heartbeats are less than a kilobyte a second.
+_STEADY_BYTES, _STEADY_BYTES_PER_S = 4096, 1024
 _MEMORY_BYTES = 1 << 20
 # An idle connection is silent but for keep-alive probes, which carry no data.
 _NETWORK_BYTES = 64
@@ -78,6 +80,7 @@ def effort(looks: Looks, rank: int, pid: int) -> Effort:
     done = _got_done(looks, before, after)
     if busy and (moved or touches):
         done.append(f"computes ({ticks * 10} ms of CPU, {'its frames change' if moved else 'it touches new memory'})")
+    done += [] if done else [*_steadily(seen), *_moves_on(before, after)]
     ever = done or _got_done(looks, seen[0], after)
     keeps_lock = _holds_the_interpreter(seen)
     tells = busy and len(leaves) >= _LOOKS_TO_TELL_A_SPIN and keeps_lock
@@ -132,6 +135,35 @@ def _storage(before: ProcessSample, after: ProcessSample) -> list[str]:
         "wrote": max(last.written_chars_bytes - first.written_chars_bytes, last.written_storage_bytes - first.written_storage_bytes),
     }
     return [f"{verb} {size} bytes" for verb, size in moved.items() if size >= _IO_BYTES]
+
+
+def _steadily(seen: list[_Seen]) -> list[str]:
+    """What slow storage takes or gives, too little between two looks to be told from a log's lines.
+
+    Bytes read count only where they came from storage: monitors read /proc all the time, and from much memory.
+    """
+    counts = [io for each in seen if (io := _slow_bytes(each.process)) is not None]
+    if len(counts) < 3:
+        return []
+    pause_s = seen[-1].snapshot.at_mono_s - seen[-2].snapshot.at_mono_s
+    still = max(_STEADY_BYTES, _STEADY_BYTES_PER_S * pause_s)
+    kinds = zip(("read", "wrote"), counts[0], counts[-2], counts[-1], strict=True)
+    moved = [(verb, last - first) for verb, first, before, last in kinds if last - before >= still]
+    return [f"{verb} {size} bytes in {len(counts)} looks" for verb, size in moved if size >= _IO_BYTES]
+
+
+def _slow_bytes(process: ProcessSample) -> tuple[int, int] | None:
+    io = process.io
+    return None if isinstance(io, Missing) else (io.read_storage_bytes, max(io.written_chars_bytes, io.written_storage_bytes))
+
+
+def _moves_on(before: _Seen, after: _Seen) -> list[str]:
+    """Two looks met the same file call on the same file, further on: a file that is read or written in small pieces."""
+    was, now = before.process.system_call, after.process.system_call
+    if isinstance(was, Missing) or isinstance(now, Missing) or now.path is None or (was.name, was.path) != (now.name, now.path):
+        return []
+    moved = (now.offset_bytes or 0) - (was.offset_bytes or 0)
+    return [f"moved on by {moved} bytes in {now.path.rpartition('/')[2]}"] if moved > 0 and now.path.startswith("/") else []
 
 
 def _network(looks: Looks, before: _Seen, after: _Seen) -> list[str]:
