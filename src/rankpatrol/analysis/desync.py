@@ -15,7 +15,7 @@ _CERTAIN_KINDS = frozenset({"opposite_order"})
 # gloo does not record what happens inside these, and send and recv wait without a group's sequence.
 _UNRECORDED = ("monitored_barrier",)
 # A scrape of metrics, or a log that is shipped, goes on beside a hang.
-_FROM_OUTSIDE = "received"
+_WITH_OUTSIDE = ("received", "sent")
 
 
 def diagnose_desync(scene: Scene) -> Diagnosis | None:
@@ -51,7 +51,7 @@ def _stands_in_it(scene: Scene, rank: int) -> bool:
 def _moving(scene: Scene, found: Desync) -> Diagnosis | None:
     """Who is said to be missing gets on, or what all are in does: a large transfer, or an object that takes its time to pack."""
     ranks = found.ranks or tuple(rank for rank in scene.victims if rank not in found.waiting) or found.waiting
-    done = [each for rank in ranks for each in scene.effort_of(rank).done if not each.startswith(_FROM_OUTSIDE)]
+    done = [each for rank in ranks for each in scene.effort_of(rank).done if not each.startswith(_WITH_OUTSIDE)]
     if not done:
         return None
     return Diagnosis(
