@@ -174,15 +174,23 @@ class Eyes:
         self.looks[-1] = msgspec.structs.replace(self.looks[-1], ranks=told)
         for sample in told:
             if any(place.rank == sample.rank for place in asked) and isinstance(sample.process, ProcessSample):
-                self._excuse_faults(sample.rank, sample.process)
+                self._excuse(sample.rank, sample.process)
         return any(isinstance(self._locks.get(place.rank), bool) for place in asked)
 
-    def _excuse_faults(self, rank: int, before: ProcessSample) -> None:
-        """A thread of it has touched new memory for our question: that is no work of the rank's, in none of the looks."""
+    def add_recordings_at_work(self) -> None:
+        """The same where a rank may be at work of its own: what its answer costs it is no part of that."""
+        before = {sample.rank: _sample_of(sample) for sample in self.looks[-1].ranks} if self.looks and self.attempt else {}
+        here = {place.rank for place in self.attempt.here()} if self.attempt else set()
+        self.add_recordings()
+        for rank in sorted(here & before.keys()):
+            if (seen := before[rank]) is not None:
+                self._excuse(rank, seen)
+
+    def _excuse(self, rank: int, before: ProcessSample) -> None:
+        """A thread of it has used CPU and touched new memory for our question: no work of the rank's, in none of the looks."""
         after = sample_process(before.id.pid, with_files=False)
         if isinstance(after, ProcessSample) and after.id == before.id:
-            cost = after.minor_faults - before.minor_faults
-            self.looks = deque((with_more_faults(look, rank, cost) for look in self.looks), maxlen=_LOOKS_KEPT)
+            self.looks = deque((with_cost(look, rank, before, after) for look in self.looks), maxlen=_LOOKS_KEPT)
 
     def look_whole(self) -> Snapshot:
         """The last full look where it is fresh, else a new one."""
@@ -287,12 +295,26 @@ def _without_recordings(snapshot: Snapshot) -> Snapshot:
     return msgspec.structs.replace(snapshot, ranks=tuple(msgspec.structs.replace(sample, recording=old) for sample in snapshot.ranks))
 
 
-def with_more_faults(look: Snapshot, rank: int, more: int) -> Snapshot:
-    """The look as if a rank's own process had had these minor faults before it."""
+def _sample_of(sample: RankSample) -> ProcessSample | None:
+    """The rank's own process as it is now, where it is still the one that was looked at."""
+    seen = sample.process
+    now = seen if isinstance(seen, Missing) else sample_process(seen.id.pid, with_files=False)
+    return now if isinstance(now, ProcessSample) and isinstance(seen, ProcessSample) and now.id == seen.id else None
+
+
+def with_cost(look: Snapshot, rank: int, before: ProcessSample, after: ProcessSample) -> Snapshot:
+    """The look as if what a rank's own process used from `before` to `after` had been used before that look."""
 
     def process_of(sample: RankSample) -> ProcessSample | Missing:
         seen = sample.process
-        return seen if isinstance(seen, Missing) else msgspec.structs.replace(seen, minor_faults=seen.minor_faults + more)
+        if isinstance(seen, Missing):
+            return seen
+        return msgspec.structs.replace(
+            seen,
+            minor_faults=seen.minor_faults + after.minor_faults - before.minor_faults,
+            cpu_ticks=seen.cpu_ticks + after.cpu_ticks - before.cpu_ticks,
+            resident_bytes=seen.resident_bytes + max(0, after.resident_bytes - before.resident_bytes),
+        )
 
     ranks = tuple(msgspec.structs.replace(each, process=process_of(each)) if each.rank == rank else each for each in look.ranks)
     return msgspec.structs.replace(look, ranks=ranks)

@@ -23,7 +23,7 @@ def _look(eyes: Eyes) -> Diagnosis:
     eyes.look()
     found = diagnose(tuple(eyes.looks))
     if wants_recordings(tuple(eyes.looks)):
-        eyes.add_recordings()
+        eyes.add_recordings_at_work()
         found = diagnose(tuple(eyes.looks))
     if found.verdict == "undetermined" and len(found.victim_ranks) < eyes.looks[-1].world_size:
         return found
