@@ -1,7 +1,6 @@
 """Of what the first rank to fail has failed."""
 
 import re
-import signal
 
 from rankpatrol.analysis.ends import End, end_of
 from rankpatrol.core.records import Missing
@@ -57,6 +56,12 @@ def cause_of(snapshot: Snapshot, end: End) -> Cause:
     return "unknown", f"ended with exit code {end.status}{said}", (seen,), (advice,)
 
 
+# Linux's numbers on x86 and ARM (signal(7)), from 1 on; nothing here asks a machine.
+_SIGNAL_NAMES = (
+    "HUP INT QUIT ILL TRAP ABRT BUS FPE KILL USR1 SEGV USR2 PIPE ALRM TERM STKFLT CHLD CONT STOP TSTP TTIN TTOU URG XCPU XFSZ VTALRM PROF "
+    "WINCH IO PWR SYS"
+)
+_SIGNALS = dict(enumerate(_SIGNAL_NAMES.split(), start=1))
 # By torch's words for the signal (strsignal).
 _BY_LOADERS_SIGNAL = {
     "Killed": "sigkill",
@@ -136,10 +141,7 @@ def _at_fatal(end: End) -> str:
 
 
 def _name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    return f"SIG{_SIGNALS[number]}" if number in _SIGNALS else f"signal {number}"
 
 
 def _shortly(words: str) -> str:
