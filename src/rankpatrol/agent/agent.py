@@ -354,8 +354,7 @@ class Agent:
         reason = "ended" if self._spec.attached and exit_code is None else reason  # nobody whose child it was has told us how
         self._recorder.flush()
         self._teller.job_ends(self._eyes.attempt.number if self._eyes.attempt else 0, exit_code, reason)
-        content = self._state(ended=reason)
-        self._metrics.publish(content)
+        content = self._write_state(ended=reason)
         self._metrics.farewell()
         hand_over(self._spec, self._run_dir, self._teller, self._clock, content)
         self._teller.farewell(exit_code, reason)
@@ -376,11 +375,12 @@ class Agent:
         )
         return state_of(view, self._clock)
 
-    def _write_state(self) -> None:
-        content = self._state()
+    def _write_state(self, ended: str | None = None) -> bytes:
+        content = self._state(ended)
         self._metrics.publish(content)
         self._state_due_at_s = self._clock.mono_s() + min(_STATE_MOST_S, max(0, self.ranks() - _STATE_RANKS) / _STATE_RANKS_A_SECOND)
         self._teller.courier.send(lambda: write_atomic(Path(self._spec.job_dir) / "state.json", content), instead_of="state.json")
+        return content
 
     def _question(self) -> str | None:
         """The command that answers the open question."""

@@ -179,17 +179,17 @@ class Eyes:
 
     def add_recordings_at_work(self) -> None:
         """The same where a rank may be at work of its own: what its answer costs it is no part of that."""
-        before = {sample.rank: _sample_of(sample) for sample in self.looks[-1].ranks} if self.looks and self.attempt else {}
-        here = {place.rank for place in self.attempt.here()} if self.attempt else set()
+        here = {place.rank for place in self.attempt.here()} if self.attempt else set[int]()
+        ranks = [sample for sample in self.looks[-1].ranks if sample.rank in here] if self.looks else []
+        before = {sample.rank: _now(sample.process) for sample in ranks if isinstance(sample.process, ProcessSample)}
         self.add_recordings()
-        for rank in sorted(here & before.keys()):
-            if (seen := before[rank]) is not None:
+        for rank, seen in before.items():
+            if seen is not None:
                 self._excuse(rank, seen)
 
     def _excuse(self, rank: int, before: ProcessSample) -> None:
         """A thread of it has used CPU and touched new memory for our question: no work of the rank's, in none of the looks."""
-        after = sample_process(before.id.pid, with_files=False)
-        if isinstance(after, ProcessSample) and after.id == before.id:
+        if (after := _now(before)) is not None:
             self.looks = deque((with_cost(look, rank, before, after) for look in self.looks), maxlen=_LOOKS_KEPT)
 
     def look_whole(self) -> Snapshot:
@@ -295,11 +295,10 @@ def _without_recordings(snapshot: Snapshot) -> Snapshot:
     return msgspec.structs.replace(snapshot, ranks=tuple(msgspec.structs.replace(sample, recording=old) for sample in snapshot.ranks))
 
 
-def _sample_of(sample: RankSample) -> ProcessSample | None:
-    """The rank's own process as it is now, where it is still the one that was looked at."""
-    seen = sample.process
-    now = seen if isinstance(seen, Missing) else sample_process(seen.id.pid, with_files=False)
-    return now if isinstance(now, ProcessSample) and isinstance(seen, ProcessSample) and now.id == seen.id else None
+def _now(seen: ProcessSample) -> ProcessSample | None:
+    """The process as it is now, while it is still the same one."""
+    now = sample_process(seen.id.pid, with_files=False)
+    return now if isinstance(now, ProcessSample) and now.id == seen.id else None
 
 
 def with_cost(look: Snapshot, rank: int, before: ProcessSample, after: ProcessSample) -> Snapshot:

@@ -13,9 +13,11 @@ from rankpatrol.system.files import write_atomic
 
 
 def hand_over(spec: JobSpec, run_dir: RunDir, teller: Teller, clock: Clock, state: bytes) -> None:
-    """Carry what is left. Where that fails, the spool becomes a job directory of its own: `status` and `why` read it as well."""
+    """Carry what is left; the job's last `state` is on its way already.
+
+    Where that fails, the spool becomes a job directory of its own: `status` and `why` read it as well.
+    """
     courier, job_dir = teller.courier, Path(spec.job_dir)
-    courier.send(lambda: write_atomic(job_dir / "state.json", state), instead_of="state.json")
     courier.send(lambda: bring_evidence(run_dir.spool, job_dir))
     delivered = courier.delivered(CARRY_S)
     if delivered and not teller.journal.backlog():

@@ -21,10 +21,9 @@ def _look(eyes: Eyes) -> Diagnosis:
     A rank that spins is asked once whether its Python answers.
     """
     eyes.look()
-    found = diagnose(tuple(eyes.looks))
     if wants_recordings(tuple(eyes.looks)):
         eyes.add_recordings_at_work()
-        found = diagnose(tuple(eyes.looks))
+    found = diagnose(tuple(eyes.looks))
     if found.verdict == "undetermined" and len(found.victim_ranks) < eyes.looks[-1].world_size:
         return found
     if found.cause == "spin" and eyes.ask_for_locks(found.culprit_ranks or ()):

@@ -6,7 +6,17 @@ from rankpatrol.analysis.frames import is_users, meaning, plain_name, say_frame,
 from rankpatrol.analysis.kinds import WaitKind
 from rankpatrol.analysis.natives import native_meaning
 from rankpatrol.core.records import Missing, Record
-from rankpatrol.core.snapshot import Collective, FlightRecording, Frame, ProcessSample, RankSample, Stack, SystemCall, ThreadStack
+from rankpatrol.core.snapshot import (
+    Collective,
+    FlightRecording,
+    Frame,
+    ProcessSample,
+    RankSample,
+    Stack,
+    SystemCall,
+    ThreadStack,
+    is_pending,
+)
 
 # System calls that wait for storage or for a pipe, not for a peer.
 _VERBS = {
@@ -107,7 +117,8 @@ def _by_stack(thread: ThreadStack, process: ProcessSample, call: SystemCall | No
 
 def pending_of(recording: FlightRecording | Missing) -> Collective | None:
     """The latest operation that this rank has not left; None where there is none, or nothing is recorded."""
-    return None if isinstance(recording, Missing) else next((entry for entry in reversed(recording.entries) if not entry.retired), None)
+    entries = () if isinstance(recording, Missing) else recording.entries
+    return next((entry for entry in reversed(entries) if is_pending(entry)), None)
 
 
 def with_recording(wait: Wait, recording: FlightRecording | Missing) -> Wait:
